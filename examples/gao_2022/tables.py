@@ -78,19 +78,17 @@ def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def table(document: Mapping[str, Any]) -> Table:
     """Word errors in percent beside the paper's."""
 
-    def own(row: tuple[str, Any], language: str) -> str:
-        mean = row[1].get(language, {}).get("clients", {}).get("mean")
-        return "" if mean is None else f"{100 * mean:.1f}"
-
-    def paper(row: tuple[str, Any], language: str) -> str:
-        printed = row[1].get(language, {}).get("paper")
-        return "" if printed is None else f"{printed:.2f}"
+    def entry(row: tuple[str, Any], language: str) -> dict[str, Any]:
+        found = row[1].get(language, {})
+        mean, paper = found.get("clients", {}).get("mean"), found.get("paper")
+        shown = "" if mean is None else f"{100 * mean:.1f}", "" if paper is None else f"{paper:.2f}"
+        return {"own": shown[0], "paper": shown[1], "wer": runner.percent(found.get("wer"))}
 
     columns: dict[str, Any] = {"row": lambda row: row[0]}
     for each in _languages(document):
-        columns[each] = lambda row, each=each: runner.percent(row[1].get(each, {}).get("wer"))
-        columns[f"{each}, paper"] = lambda row, each=each: paper(row, each)
-        columns[f"{each}, own speech"] = lambda row, each=each: own(row, each)
+        columns[each] = lambda row, each=each: entry(row, each)["wer"]
+        columns[f"{each}, paper"] = lambda row, each=each: entry(row, each)["paper"]
+        columns[f"{each}, own speech"] = lambda row, each=each: entry(row, each)["own"]
     title = f"Word errors in %, mean of seeds {', '.join(map(str, document['seeds']))} (± deviation)"
     return runner.table(title, document["rows"].items(), columns)
 
@@ -100,10 +98,7 @@ def charts(document: Mapping[str, Any]) -> dict[str, str]:
     ``figure_4`` users' own word errors, sorted."""
     rows, languages = document["rows"], _languages(document)
     colours = {f"c{number}": colour for number, colour in enumerate(runner.COLOURS)}
-    groups = [
-        (name, {each: entry[each]["wer"]["mean"] for each in languages if each in entry})
-        for name, entry in rows.items()
-    ]
+    groups = ((name, {each: found["wer"]["mean"] for each, found in entry.items()}) for name, entry in rows.items())
     drawn = {"table_1": runner.chart(groups)}
     for language in languages:
         by_round: dict[str, dict[int, float]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,9 +34,9 @@ DATA = 1
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is. shape: sizes of the network; steps, batch: of central training of the seed model, with
-    Adam up to ``peak``, a high one, since weights that have grown leave LayerNorm a larger share of deltas, as in the
-    paper's; rounds: of a recipe and of its schedule, times so many."""
+    """How large everything is. steps, batch: of central training of the seed model, with Adam up to ``peak``, a high
+    one, since weights that have grown leave LayerNorm a larger share of deltas, as in the paper's; rounds: of a recipe
+    and of its schedule, times so many."""
 
     spoken: SpokenScale = field(default_factory=SpokenScale)
     shape: CTCTransformerShape = SMALL
@@ -87,7 +87,8 @@ class Experiment:
     ) -> None:
         torch.set_num_threads(threads)
         self.work, self.scale, self.tell, self.spread = work / digest(scale), scale, tell, spread
-        self.speech = lru_cache(maxsize=1)(self._speech)
+        make = partial(dictated, scale.spoken, DATA, self.work / "speech", partial(tell, "speech"))
+        self.speech: Callable[[], Speech] = lru_cache(maxsize=1)(make)
 
     def row(self, recipe: Recipe, seed: int) -> Row:
         """A finished row, or a run from where it was stopped."""
@@ -119,8 +120,7 @@ class Experiment:
         groups = speech.tested, speech.clients[: self.scale.spoken.tested]
         tested, own = (summary(scores(task, weights, group)) for group in groups)
         layers = {name: float(np.mean([entry["layers"][name] for entry in history])) for name in weights if history}
-        losses = [entry["loss"] for entry in history]
-        seconds = round(time.monotonic() - begun, 1)
+        losses, seconds = [entry["loss"] for entry in history], round(time.monotonic() - begun, 1)
         return Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
 
     def task(self, norm: str) -> SpeechCTC:
@@ -137,9 +137,6 @@ class Experiment:
             return train_centrally(self.task(norm), speech, plan, DATA, tell=tell)
 
         return kept_weights(self.work / "seeds" / f"{norm}-{share:g}.safetensors", make)
-
-    def _speech(self) -> Speech:
-        return dictated(self.scale.spoken, DATA, self.work / "speech", partial(self.tell, "speech"))
 
 
 def _scaled(settings: EngineSettings, times: float) -> EngineSettings:

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from device_sdk.errors import ConfigurationError
-from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
+from server.lab.simulation.engine.settings import EngineSettings, LocalWork
 from server.plans.optimizer import OptimizerSettings, ScheduleSettings
+from server.plans.round_file import merge_tables
 
 BASE = EngineSettings(
     rounds=60,
     cohort=32,
     local=LocalWork(kind="gradient", batch=3),
-    privacy=None,
     optimizer=OptimizerSettings(
         kind="lamb",
         learning_rate=0.02,
@@ -52,7 +52,7 @@ def read_recipe(path: Path) -> Recipe:
     """A TOML file whose table ``engine`` holds what differs from the base row. ConfigurationError names the file."""
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
-        content["engine"] = _merged(BASE.model_dump(), content.get("engine", {}))
+        content["engine"] = merge_tables(BASE.model_dump(), content.get("engine", {}))
         return Recipe.model_validate(content)
     except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise ConfigurationError(f"{path}: not a recipe ({error})") from error
@@ -67,13 +67,3 @@ def read_recipes(folder: Path) -> list[Recipe]:
     if len(set(names)) < len(names):
         raise ConfigurationError(f"{folder}: found a name twice among {sorted(names)}, expected different ones")
     return found
-
-
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for name, value in changes.items():
-        old = result.get(name)
-        if name == "privacy" and old is None:
-            old = Privacy(clip_norm=1.0).model_dump()
-        result[name] = _merged(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
-    return result

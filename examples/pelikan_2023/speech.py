@@ -7,10 +7,11 @@ people in other rooms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count as count_from
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,5 @@ def shuffled(voices: Voices, seed: int) -> Voices:
     return tuple(map(tuple, mixed))
 
 
-def _by_voice(examples: Sequence[Example]) -> Voices:
-    voices: dict[str, list[Example]] = {}
-    for example in examples:
-        voices.setdefault(example.source, []).append(example)
-    return tuple(tuple(voice) for voice in voices.values())
+def _by_voice(examples: Iterable[Example]) -> Voices:
+    return tuple(tuple(own) for _, own in groupby(examples, lambda example: example.source))

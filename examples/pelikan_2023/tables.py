@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,20 +22,18 @@ _LEVEL = re.compile(r"(\w+) noise, (global|uniform|dim)")
 
 def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
     """Everything as JSON: every row under every seed, its mean and spread, and the findings."""
-    entries = []
-    for recipe in recipes:
-        own = [row for row in rows if row.name == recipe.name]
-        if own:
-            entries.append(
-                {
-                    "recipe": recipe.model_dump(mode="json"),
-                    "error": runner.rates({row.seed: row.error for row in own}),
-                    "clients": runner.rates({row.seed: row.clients["error"] for row in own}),
-                    "epsilon": own[0].privacy["epsilon"],
-                    "diverged": {str(row.seed): row.diverged for row in own if row.diverged is not None},
-                    "seeds": [asdict(row) for row in own],
-                }
-            )
+    entries = [
+        {
+            "recipe": recipe.model_dump(mode="json"),
+            "error": runner.rates({row.seed: row.error for row in own}),
+            "clients": runner.rates({row.seed: row.clients["error"] for row in own}),
+            "epsilon": own[0].privacy["epsilon"],
+            "diverged": {str(row.seed): row.diverged for row in own if row.diverged is not None},
+            "seeds": [asdict(row) for row in own],
+        }
+        for recipe in recipes
+        if (own := [row for row in rows if row.name == recipe.name])
+    ]
     document: dict[str, Any] = {"seeds": sorted({row.seed for row in rows}), "rows": entries}
     document["findings"] = findings(document)
     return document
@@ -55,20 +54,15 @@ def findings(document: Mapping[str, Any]) -> dict[str, Any]:
     whole = {level: rates for level, rates in levels.items() if {"global", "dim"} <= set(rates)}
     if CLEAN not in errors or not whole:
         return {}
-    clean = errors[CLEAN]
-    worst = max(whole, key=lambda level: float(whole[level]["global"]["mean"]))
+    clean, worst = errors[CLEAN], max(whole, key=lambda level: float(whole[level]["global"]["mean"]))
     result: dict[str, Any] = {"noise": worst}
     for kind in ("uniform", "dim"):
-        if kind not in whole[worst]:
-            continue
-        parts = clean, whole[worst]["global"], whole[worst][kind]
-        triples = list(zip(*(rates["by_seed"].values() for rates in parts), strict=False))
-        share = _recovered(*np.mean(triples, axis=0))
-        result[kind] = {
-            "recovered": share,
-            "per_seed": [_recovered(*triple) for triple in triples],
-            "holds": (share or 0.0) >= RECOVERED,
-        }
+        if kind in whole[worst]:
+            parts = clean, whole[worst]["global"], whole[worst][kind]
+            triples = list(zip(*(rates["by_seed"].values() for rates in parts), strict=False))
+            share = _recovered(*np.mean(triples, axis=0))
+            each = [_recovered(*triple) for triple in triples]
+            result[kind] = {"recovered": share, "per_seed": each, "holds": (share or 0.0) >= RECOVERED}
     result["ordered"] = {level: rates["dim"]["mean"] <= rates["global"]["mean"] for level, rates in whole.items()}
     result["levels"] = {
         level: {
@@ -90,9 +84,6 @@ def table(document: Mapping[str, Any]) -> Table:
     def epsilon(row: Mapping[str, Any]) -> str:
         return "∞" if isinstance(row["epsilon"], str) else f"{row['epsilon']:.2g}"
 
-    def paper(row: Mapping[str, Any]) -> str:
-        return "" if row["recipe"]["paper"] is None else f"{row['recipe']['paper']:.1f}"
-
     seeds = len(document["seeds"])
     title = f"Word errors in %, {seeds} seed{'s' if seeds > 1 else ''}: made digits here, Common Voice in the paper"
     columns = {
@@ -101,7 +92,7 @@ def table(document: Mapping[str, Any]) -> Table:
         "test": lambda row: runner.percent(row["error"]),
         "clients' own": lambda row: runner.percent(row["clients"]),
         "epsilon": epsilon,
-        "paper, test": paper,
+        "paper, test": lambda row: "" if row["recipe"]["paper"] is None else f"{row['recipe']['paper']:.1f}",
     }
     caption = "the noise of a round's mean is 6 to 12 times the paper's, over the clipping bound"
     return runner.table(title, document["rows"], columns, caption)
@@ -135,12 +126,11 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
 def energy_shares(layers: Mapping[str, float]) -> dict[str, float]:
     """How much of the squared norm of deltas each kind of parameter has, most first; per-layer clipping takes from the
     kinds whose share is larger than that of their values. layers: norms by parameter name."""
-    squares: dict[str, float] = {}
+    squares: Counter[str] = Counter()
     for name, norm in layers.items():
-        kind = _kind(name)
-        squares[kind] = squares.get(kind, 0.0) + norm**2
+        squares[_kind(name)] += norm**2  # type: ignore[assignment]
     whole = sum(squares.values())
-    return {kind: squares[kind] / whole for kind in sorted(squares, key=lambda kind: -squares[kind])} if whole else {}
+    return {kind: square / whole for kind, square in squares.most_common()} if whole else {}
 
 
 def chart(document: Mapping[str, Any]) -> str:

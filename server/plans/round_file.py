@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from device_sdk.errors import ConfigurationError
 from server.plans.round import PRESETS, STREAMS, RoundSettings
 
-__all__ = ["read_round"]
+__all__ = ["merge_tables", "read_round"]
 
 Document = dict[str, Any]
 
@@ -63,7 +63,7 @@ def read_round(path: Path) -> RoundSettings:
     if set(STREAMS) & document.keys():
         start = dict.fromkeys(STREAMS) | start
     try:
-        settings = RoundSettings.model_validate(_merge(start, document))
+        settings = RoundSettings.model_validate(merge_tables(start, document))
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {_problem(error)}") from error
     for field, value in _fields(document):
@@ -74,11 +74,12 @@ def read_round(path: Path) -> RoundSettings:
     return settings
 
 
-def _merge(start: Mapping[str, Any], document: Mapping[str, Any]) -> Document:
+def merge_tables(start: Mapping[str, Any], document: Mapping[str, Any]) -> Document:
+    """``start`` with what the document says in its place, table by table."""
     merged = dict(start)
     for name, value in document.items():
         below = merged.get(name)
-        merged[name] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[name] = merge_tables(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
 
 
