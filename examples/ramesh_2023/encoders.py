@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from server.plans.optimizer import OptimizerSettings
 
 Rounds = Sequence[Sequence[Sequence[int]]]
 """Clips by number, of each client of each round."""
-Watch = Callable[[], None]
+Tell = Callable[[int, int], None]
 
 _NORMALIZED_BY = 500  # clips are plenty for a mean and a deviation of every bin
 
@@ -89,29 +88,21 @@ def together(
     cohort: int,
     seed: int,
     share: float = 1.0,
-    tell: Callable[[int, int], None] = lambda *_: None,
+    tell: Tell = lambda *_: None,
     device: torch.device | None = None,
 ) -> tuple[CPC, dict[str, Any]]:
     """FedSGD (Ramesh et al. 2023, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the
-    server one of Adam on their mean by utterances. share: of the usual rounds. Returns the network and figures of the
-    run.
-
-    device: on a processor (the default) clients go through the cohort engine; on a GPU the mean delta is computed as
-    what it is there, minus the mean gradient of the round's utterances, whoever has them.
-    """
+    server one of Adam on their mean by utterances. share: of the usual rounds. device: on a GPU the mean delta is
+    computed as what it is there, minus the mean gradient of the round's utterances, whoever has them; on a processor
+    (the default) clients go through the cohort engine. Returns the network and figures of the run."""
     federation = sizes.federation
     rounds = max(1, round(share * federation.rounds))
     plan = silo_rounds(owners, cohort, federation.batch, rounds, federation.passes, seed)
     optimizer = OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8)
-    done = count(1)
-
-    def watch() -> None:
-        tell(next(done), len(plan))
-
     if device is None or device.type == "cpu":
-        weights = _by_clients(network, clips, plan, sizes, seed, optimizer, watch)
+        weights = _by_clients(network, clips, plan, sizes, seed, optimizer, tell)
     else:
-        weights = _by_gradients(network.to(device), clips, plan, sizes, seed, optimizer, watch)
+        weights = _by_gradients(network.to(device), clips, plan, sizes, seed, optimizer, tell)
     with torch.no_grad():
         for name, parameter in network.cpu().named_parameters():
             parameter.copy_(torch.from_numpy(weights[name]))
@@ -120,7 +111,7 @@ def together(
 
 
 def _by_clients(
-    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, watch: Watch
+    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, tell: Tell
 ) -> Arrays:
     cohort, stack = len(plan[0]), sizes.shape.stack
     settings = EngineSettings(
@@ -134,15 +125,15 @@ def _by_clients(
     )
     run = engine(settings, CpcClients(network), _round(clips, plan[0], stack))
     state = init(run)
-    for clients in plan:
+    for number, clients in enumerate(plan):
         run = replace(run, population=_round(clips, clients, stack))
         state = apply(run, state)
-        watch()
+        tell(number + 1, len(plan))
     return state.weights
 
 
 def _by_gradients(
-    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, watch: Watch
+    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, tell: Tell
 ) -> Arrays:
     own = dict(network.named_parameters())
     device = network.mean.device
@@ -167,7 +158,7 @@ def _by_gradients(
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(torch.from_numpy(weights[name]))
-        watch()
+        tell(number + 1, len(plan))
     return weights
 
 
@@ -205,13 +196,9 @@ def silo_rounds(
     return plan
 
 
-def some_silos(clips: Clips, owners: Sequence[int], share: float, least: int) -> tuple[Clips, tuple[int, ...]]:
-    """A part of every silo, its beginning: ``share`` of its clips and one at the least.
-
-    Whole silos cannot be left out where cohorts are as large as here; ``least`` is how many silos there must be.
-    """
-    if len(owners) < least:
-        raise ConfigurationError(f"silos: found {len(owners)}, expected {least} or more")
+def some_silos(clips: Clips, owners: Sequence[int], share: float) -> tuple[Clips, tuple[int, ...]]:
+    """A part of every silo, its beginning: ``share`` of its clips and one at the least. Whole silos cannot be left out
+    where cohorts are as large as here."""
     starts = np.concatenate([[0], np.cumsum(owners)])
     counts = [max(1, round(share * own)) for own in owners]
     chosen = [int(start) + place for start, count in zip(starts, counts, strict=False) for place in range(count)]

@@ -98,7 +98,7 @@ def _pretrained(
     """share: of the usual steps or rounds. Continued pre-training has all the silos of its language, as the paper's."""
     clips, owners = speech.silos, speech.owners
     if not row.whole and speech.language == "en":
-        clips, owners = some_silos(clips, owners, sizes.part, row.cohort)
+        clips, owners = some_silos(clips, owners, sizes.part)
     if row.way == "central":
         steps = max(1, round(share * sizes.central_steps))
         centrally(network, clips, sizes, steps, seed, folder)

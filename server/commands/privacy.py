@@ -84,7 +84,7 @@ def plan(
     wished = Plan(population, cohort, rounds, noise, delta)
     rows: list[dict[str, Any]] = []
     for row in extrapolated(wished, _numbers(scales, "scales"), _numbers(populations, "populations")):
-        epsilons = amplified(row.sampling, row.noise_multiplier, row.rounds, row.delta, pld=pld)
+        epsilons = amplified(row, pld=pld)
         rows.append(
             asdict(row)
             | {"sampling": row.sampling, "rdp_epsilon": epsilons["rdp"], "order": epsilons["order"]}
@@ -124,7 +124,7 @@ def table(
     for row in track(wanted, "privacy tables", disable=as_json or not sys.stderr.isatty()):
         verdict, known = judge(row), asdict(row)
         printed = {f"printed_{name}": known.pop(name) for name in ("epsilon", "order")}
-        tight = pld_epsilon(row.sampling, row.noise_multiplier, row.rounds, row.delta) if pld else None
+        tight = pld_epsilon(row) if pld else None
         best = {"best_rdp_epsilon": verdict.best, "best_order": verdict.best_order}
         found = {"rdp_epsilon": verdict.epsilon, "misprint": verdict.misprint, "pld_epsilon": tight}
         rows.append(known | printed | best | found)

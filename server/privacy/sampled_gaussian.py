@@ -50,25 +50,49 @@ ORDERS = (1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRow:
-    """One row as printed. clip_norm: C; sigma: noise of a value of the mean update; noise_multiplier: z = sigma L / C;
-    epsilon at delta, found at a Rényi order."""
+class Plan:
+    """population N, cohort L, rounds T, noise multiplier z, and delta. PrivacyError: a value outside its domain."""
+
+    population: int
+    cohort: int
+    rounds: int
+    noise_multiplier: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cohort <= self.population:
+            raise PrivacyError(f"cohort: found {self.cohort}, expected 1 to the population, {self.population}")
+        if self.rounds < 1:
+            raise PrivacyError(f"rounds: found {self.rounds}, expected 1 or more")
+        if not 0 < self.noise_multiplier < math.inf:
+            raise PrivacyError(f"noise: found {self.noise_multiplier!r}, expected a number above 0")
+        if not 0 < self.delta < 1:
+            raise PrivacyError(f"delta: found {self.delta!r}, expected a number between 0 and 1")
+
+    @property
+    def sampling(self) -> float:
+        """q."""
+        return self.cohort / self.population
+
+    def scaled(self, cohort: float, population: float) -> Plan:
+        """So many times the cohort and the population, at the same z / L."""
+        sizes, noise = (
+            (round(self.population * population), round(self.cohort * cohort)),
+            self.noise_multiplier * cohort,
+        )
+        return Plan(*sizes, self.rounds, noise, self.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow(Plan):
+    """One row as printed. clip_norm: C; sigma: noise of a value of the mean update, z = sigma L / C; epsilon at delta,
+    found at a Rényi order."""
 
     table: int
     clip_norm: float
     sigma: float
-    cohort: int
-    population: int
-    rounds: int
-    delta: float
-    noise_multiplier: float
     epsilon: float
     order: float
-
-    @property
-    def sampling(self) -> float:
-        """q = L / N."""
-        return self.cohort / self.population
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +115,7 @@ def published_rows() -> tuple[PublishedRow, ...]:
 
 def judge(row: PublishedRow) -> Verdict:
     """A row recomputed by RDP."""
-    every = {
-        order: epsilon_at(row.sampling, row.noise_multiplier, row.rounds, row.delta, order)
-        for order in (*ORDERS, row.order)
-    }
+    every = {order: epsilon_at(row, order) for order in (*ORDERS, row.order)}
     found, best = every[row.order], min(ORDERS, key=every.__getitem__)
     misprint = None
     if not _printed_as(found, row.epsilon):
@@ -108,18 +129,18 @@ def judge(row: PublishedRow) -> Verdict:
 
 
 @cache
-def pld_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
-    """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some rows.
+def pld_epsilon(plan: Plan) -> float:
+    """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some plans.
 
     The loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards.
     """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    least = min(epsilon_at(q, z, rounds, delta, order) for order in ORDERS)
+    least = min(epsilon_at(plan, order) for order in ORDERS)
     accountant = PLDAccountant(value_discretization_interval=max(1e-4, 1e-6 * least))
-    accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), rounds)
-    return float(accountant.get_epsilon(delta))
+    accountant.compose(PoissonSampledDpEvent(plan.sampling, GaussianDpEvent(plan.noise_multiplier)), plan.rounds)
+    return float(accountant.get_epsilon(plan.delta))
 
 
 def _printed_as(value: float, printed: float) -> bool:
@@ -152,66 +173,31 @@ def renyi_divergence(q: float, z: float, alpha: float) -> float:
     return (top + math.log(integral)) / (alpha - 1)
 
 
-def epsilon_at(q: float, z: float, rounds: int, delta: float, alpha: float) -> float:
-    """Epsilon at delta of T rounds, from the divergence of one order (Canonne, Kamath and Steinke 2020, prop. 12):
+def epsilon_at(plan: Plan, alpha: float) -> float:
+    """Epsilon of a plan, from the divergence of one order (Canonne, Kamath and Steinke 2020, prop. 12):
 
     T R_alpha + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)
     """
-    divergence = rounds * renyi_divergence(q, z, alpha)
-    return max(0.0, divergence + math.log1p(-1 / alpha) - (math.log(delta) + math.log(alpha)) / (alpha - 1))
+    divergence = plan.rounds * renyi_divergence(plan.sampling, plan.noise_multiplier, alpha)
+    return max(0.0, divergence + math.log1p(-1 / alpha) - (math.log(plan.delta) + math.log(alpha)) / (alpha - 1))
 
 
 EVERY_ORDER = tuple(sorted({*ORDERS, 1.05, 1.2, 1.4, 1.7, 3.5, 12.0, 30.0, 40.0, 50.0, 64.0, 100.0, 128.0, 256.0}))
 """Orders to take the best of: Pelikan et al. 2023's, those between, and the higher ones that small epsilons need."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """population N, cohort L, rounds T, noise multiplier z, and delta. PrivacyError: a value outside its domain."""
-
-    population: int
-    cohort: int
-    rounds: int
-    noise_multiplier: float
-    delta: float = 1e-9
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.cohort <= self.population:
-            raise PrivacyError(f"cohort: found {self.cohort}, expected 1 to the population, {self.population}")
-        if self.rounds < 1:
-            raise PrivacyError(f"rounds: found {self.rounds}, expected 1 or more")
-        if not 0 < self.noise_multiplier < math.inf:
-            raise PrivacyError(f"noise: found {self.noise_multiplier!r}, expected a number above 0")
-        if not 0 < self.delta < 1:
-            raise PrivacyError(f"delta: found {self.delta!r}, expected a number between 0 and 1")
-
-    @property
-    def sampling(self) -> float:
-        """q."""
-        return self.cohort / self.population
-
-    def scaled(self, cohort: float, population: float) -> Plan:
-        """So many times the cohort and the population, at the same z / L."""
-        sizes, noise = (
-            (round(self.population * population), round(self.cohort * cohort)),
-            self.noise_multiplier * cohort,
-        )
-        return Plan(*sizes, self.rounds, noise, self.delta)
-
-
-def rdp_epsilon(q: float, z: float, rounds: int, delta: float) -> tuple[float, float]:
+def rdp_epsilon(plan: Plan) -> tuple[float, float]:
     """(epsilon, the Rényi order that it is found at): the smallest over ``EVERY_ORDER``."""
-    return min((epsilon_at(q, z, rounds, delta, order), order) for order in EVERY_ORDER)
+    return min((epsilon_at(plan, order), order) for order in EVERY_ORDER)
 
 
-def amplified(q: float, z: float, rounds: int, delta: float, *, pld: bool = True) -> dict[str, Any]:
-    """Epsilon of a user by both accountants, under Poisson sampling with chance q; every user is charged every round.
+def amplified(plan: Plan, *, pld: bool = True) -> dict[str, Any]:
+    """Epsilon of a user by both accountants, under Poisson sampling; every user is charged every round.
 
     pld: takes seconds to a minute; where epsilon is far above 1,000 and would need minutes, only RDP is stated.
     """
-    epsilon, order = rdp_epsilon(q, z, rounds, delta)
-    tight = min(epsilon, pld_epsilon(q, z, rounds, delta)) if pld and epsilon < 1000 else None
-    return {"rdp": epsilon, "order": order, "pld": tight}
+    epsilon, order = rdp_epsilon(plan)
+    return {"rdp": epsilon, "order": order, "pld": min(epsilon, pld_epsilon(plan)) if pld and epsilon < 1000 else None}
 
 
 def extrapolated(plan: Plan, scales: Sequence[float], populations: Sequence[float]) -> list[Plan]:
@@ -229,8 +215,7 @@ def needed_scale(plan: Plan, epsilon: float) -> float | None:
         raise PrivacyError(f"epsilon: found {epsilon!r}, expected a number above 0")
 
     def enough(scale: float) -> bool:
-        larger = plan.scaled(scale, scale)
-        return rdp_epsilon(larger.sampling, larger.noise_multiplier, larger.rounds, larger.delta)[0] <= epsilon
+        return rdp_epsilon(plan.scaled(scale, scale))[0] <= epsilon
 
     if enough(1.0):
         return 1.0

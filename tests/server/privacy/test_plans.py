@@ -35,7 +35,7 @@ def test_table_2_is_extrapolated_as_printed() -> None:
     for plan in extrapolated(TABLE_2, (100, 200), (10,))[1:]:
         row = printed[plan.cohort, plan.population]
         assert plan.noise_multiplier == pytest.approx(row.noise_multiplier)
-        epsilon, _ = rdp_epsilon(row.sampling, plan.noise_multiplier, row.rounds, plan.delta)
+        epsilon, _ = rdp_epsilon(plan)
         assert epsilon <= judge(row).best * (1 + 1e-9)
         assert epsilon == pytest.approx(row.epsilon, rel=0.15)
 
@@ -48,17 +48,17 @@ def test_more_users_cost_each_less(scale: float) -> None:
     larger = plan.scaled(scale, scale)
     assert larger.noise_multiplier / larger.cohort == pytest.approx(0.3 / 100, rel=0.01)
     assert larger.sampling == pytest.approx(plan.sampling, rel=0.01)
-    one, other = (rdp_epsilon(p.sampling, p.noise_multiplier, p.rounds, p.delta)[0] for p in (plan, larger))
+    one, other = (rdp_epsilon(each)[0] for each in (plan, larger))
     assert other < one
 
 
 def test_pld_is_tighter_and_sampling_amplifies() -> None:
     plan = Plan(1_000, 10, 50, 1.0, 1e-6)
-    found = amplified(plan.sampling, 1.0, 50, 1e-6)
+    found = amplified(plan)
     assert 0 < found["pld"] < found["rdp"] < unamplified(plan, 50)
     assert unamplified(plan, 50) == gaussian_epsilon(math.sqrt(50), 1e-6)
-    assert amplified(plan.sampling, 1.0, 50, 1e-6, pld=False)["pld"] is None
-    assert rdp_epsilon(1.0, 1.0, 50, 1e-6)[0] >= unamplified(plan, 50)
+    assert amplified(plan, pld=False)["pld"] is None
+    assert rdp_epsilon(Plan(1, 1, 50, 1.0, 1e-6))[0] >= unamplified(plan, 50)
 
 
 def test_needed_scale() -> None:
@@ -66,8 +66,7 @@ def test_needed_scale() -> None:
     scale = needed_scale(plan, 2.0)
     assert scale is not None
     for factor, enough in ((1.0, True), (0.97, False)):
-        larger = plan.scaled(scale * factor, scale * factor)
-        epsilon, _ = rdp_epsilon(larger.sampling, larger.noise_multiplier, larger.rounds, larger.delta)
+        epsilon, _ = rdp_epsilon(plan.scaled(scale * factor, scale * factor))
         assert (epsilon <= 2.0) is enough
     assert needed_scale(plan, 1e12) == 1.0
     assert needed_scale(plan, 1e-3) is None
@@ -95,7 +94,7 @@ def test_the_command() -> None:
     found = json.loads(CliRunner().invoke(privacy.app, [*words, "--no-pld", "--json"]).stdout)
     assert [row["cohort"] for row in found["rows"]] == [100, 1000, 1000]
     assert [row["population"] for row in found["rows"]] == [10_000, 100_000, 1_000_000]
-    assert found["rows"][0]["rdp_epsilon"] == rdp_epsilon(0.01, 1.0, 50, 1e-6)[0]
+    assert found["rows"][0]["rdp_epsilon"] == rdp_epsilon(Plan(10_000, 100, 50, 1.0, 1e-6))[0]
     assert found["rows"][0]["pld_epsilon"] is None
     assert [row["extrapolated"] for row in found["rows"]] == [False, True, True]
     shown = CliRunner().invoke(privacy.app, [*words, "--no-pld"])
