@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,13 +12,12 @@ from typing import Any
 
 import httpx
 import numpy as np
-from tuf.api.metadata import Metadata, Root
+from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Timestamp
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
-from server.signing import signing
 from server.signing.keys import public_key, read_key
 from server.signing.roots import create
 from tests.device_sdk.checkin.site import site
@@ -124,24 +122,32 @@ def weights(bundle: Bundle, seed: int, scale: float = 0.01) -> bytes:
     return save(moved)
 
 
-def signed_timestamp(keys: Path, snapshot: bytes, version: int, key: Path | None = None, hours: float = 1.0) -> bytes:
-    """What whoever holds the timestamp key can say; or another key."""
-    signer = read_key(key or keys / "server" / "keys" / "timestamp.pem", None)
-    number = json.loads(snapshot)["signed"]["version"]
-    return signing.signed_timestamp(snapshot, number, version, time.time() + 3600 * hours, signer)
+def signed_timestamp(keys: Path, snapshot: bytes, version: int, role: str = "timestamp", hours: float = 1.0) -> bytes:
+    """What whoever holds the timestamp key can say; or the key of another role."""
+    meta = MetaFile.from_data(json.loads(snapshot)["signed"]["version"], snapshot, ["sha256"])
+    return signed(keys, role, Timestamp(version=version, expires=in_hours(hours), snapshot_meta=meta))
 
 
 def signed_snapshot(keys: Path, targets: bytes, version: int) -> bytes:
     """What whoever holds the snapshot key can say."""
-    signer = read_key(keys / "server" / "keys" / "snapshot.pem", None)
-    number = json.loads(targets)["signed"]["version"]
-    return signing.signed_snapshot(targets, number, version, time.time() + 3600, signer)
+    meta = {"targets.json": MetaFile.from_data(json.loads(targets)["signed"]["version"], targets, ["sha256"])}
+    return signed(keys, "snapshot", Snapshot(version=version, expires=in_hours(1.0), meta=meta))
+
+
+def signed(keys: Path, role: str, content: Signed) -> bytes:
+    metadata = Metadata(content)
+    metadata.sign(read_key(keys / "server" / "keys" / f"{role}.pem", None))
+    return metadata.to_bytes()
+
+
+def in_hours(hours: float) -> datetime:
+    return (datetime.now(UTC) + timedelta(hours=hours)).replace(microsecond=0)
 
 
 def changed_root(content: bytes, signers: Mapping[Path, bool], days: float = 1.0) -> bytes:
     """The next root. signers: which keys sign; whether each is a root key of the new root, which has no others."""
     root = Metadata[Root].from_bytes(content).signed
-    root.version, root.expires = root.version + 1, datetime.now(UTC) + timedelta(days=days)
+    root.version, root.expires = root.version + 1, in_hours(24 * days)
     known = {public_key(read_key(path, None)).keyid for path in signers} <= set(root.roles["root"].keyids)
     if not (known and all(signers.values())):
         for keyid in list(root.roles["root"].keyids):

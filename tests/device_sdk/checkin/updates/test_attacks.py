@@ -80,8 +80,7 @@ def mixed_snapshot(scene: Scene) -> dict[str, Answer]:
 
 
 def unknown_key(scene: Scene) -> dict[str, Answer]:
-    key = scene.keys / "server" / "keys" / "targets.pem"
-    return {TIMESTAMP: signed_timestamp(scene.keys, scene.third["snapshot"], scene.later(), key)}
+    return {TIMESTAMP: signed_timestamp(scene.keys, scene.third["snapshot"], scene.later(), "targets")}
 
 
 def root_of_too_few(scene: Scene) -> dict[str, Answer]:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tuf.api.metadata import TargetFile, Targets
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.updates.metadata import Release, Target, release_of
@@ -21,13 +22,14 @@ from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
 from server.signing.keys import public_key, read_key
 from server.signing.roots import rotate, sign
-from server.signing.signing import Published, signed_targets
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import (
     Answer,
     Fleet,
     changed_root,
+    in_hours,
     running,
+    signed,
     signed_snapshot,
     signed_timestamp,
 )
@@ -243,12 +245,10 @@ def test_lengths_beyond_what_the_device_could_use_are_refused_before_anything_co
     device: Device, fleet: Fleet
 ) -> None:
     """By somebody who has stolen every online key, and would fill the device's memory."""
-    files = [
-        Published("models/huge.safetensors", 1 << 40, "0" * 64, {"current": True}),
-        Published("marginals/7.float64", 1 << 40, "0" * 64, {"current": True, "words_digest": "d"}),
-    ]
-    signer = read_key(fleet.keys / "server" / "keys" / "targets.pem", None)
-    targets = signed_targets(files, FAR, time.time() + 3600, signer)
+    custom = {"custom": {"current": True, "words_digest": "d"}}
+    names = ("models/huge.safetensors", "marginals/7.float64")
+    files = {name: TargetFile(1 << 40, {"sha256": "0" * 64}, name, custom) for name in names}
+    targets = signed(fleet.keys, "targets", Targets(version=FAR, expires=in_hours(1.0), targets=files))
     asked = forged(fleet, targets) | {f"{UPDATES}{FAR}.targets.json": targets}
     fleet.line.exchanged = asked | {"/v1/models/huge": b"unasked", "/v1/marginals/7": b"unasked"}
     refused = fleet.check_in(device).updates_refused
