@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
+import operator
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +28,8 @@ from server.operators.client import OperatorClient
 from server.plans.round import RoundSettings
 from tests.hostile_fleet.honest import WEIGHT, HonestFleet
 from tests.hostile_fleet.judge import Books, Readiness, counted_once, read_books, spent_reports, wrong_seconds
-from tests.hostile_fleet.process import OPERATOR, ROOT, ServerProcess
+from tests.hostile_fleet.process import OperatedServer
+from tests.server.parties import OPERATOR
 from tests.tiny import write_tiny_bundle
 
 HONEST, LATE = 50, 5
@@ -36,56 +37,16 @@ HONEST, LATE = 50, 5
 STAGE_SECONDS = 10.0
 LITTLE_NOISE = {"epsilon": 2e5, "max_weight": WEIGHT}
 """Counts of ``WEIGHT`` stand far out of the noise of all these devices: none, one and two can be told apart."""
+IN_GROUPS = {"trust": "distributed", "mechanism": "discrete_gaussian", "delta": 1e-6, "minimum_survivors": 2}
+GROUPS = {"size": 10, "stage_seconds": STAGE_SECONDS}
 PLANS: tuple[dict[str, Any], ...] = (
     {"marginals": LITTLE_NOISE, "words": {}, "seconds": 8.0, "minimum": 2},
-    {
-        "marginals": {
-            "trust": "distributed",
-            "mechanism": "discrete_gaussian",
-            "delta": 1e-6,
-            "minimum_survivors": 2,
-            **LITTLE_NOISE,
-        },
-        "words": {},
-        "seconds": 25.0,
-        "minimum": 2,
-        "groups": {"size": 10, "stage_seconds": STAGE_SECONDS},
-    },
+    {"marginals": LITTLE_NOISE | IN_GROUPS, "words": {}, "seconds": 25.0, "minimum": 2, "groups": GROUPS},
 )
 """Rounds in turn: counts that the server sees, and counts that it gets the sum of."""
-OPTIONS = ("--retry-after", "1", "--device-rate", "20:600", "--marginals-cap", "inf", "--words-cap", "inf")
+OPTIONS = ("--retry-after", "1", "--device-rate", "20:600", "--words-cap", "inf")
 PATIENCE = 60.0
-
-
-@dataclass
-class Line:
-    """One line of the outcome. found: the figure; target: what it must be."""
-
-    name: str
-    found: float
-    target: str
-    holds: bool
-
-
-@dataclass
-class Outcome:
-    """Of one run. figures: what else was seen."""
-
-    lines: list[Line] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    def exactly(self, name: str, found: float, expected: float) -> None:
-        self.lines.append(Line(name, found, f"= {expected:g}", found == expected))
-
-    def at_most(self, name: str, found: float, most: float) -> None:
-        self.lines.append(Line(name, round(found, 1), f"<= {most:g}", found <= most))
-
-    def at_least(self, name: str, found: float, least: float) -> None:
-        self.lines.append(Line(name, round(found, 1), f">= {least:g}", found >= least))
-
-    @property
-    def holds(self) -> bool:
-        return all(line.holds for line in self.lines)
+HOLDS = {"=": operator.eq, "<=": operator.le, ">=": operator.ge}
 
 
 class Rounds(threading.Thread):
@@ -114,48 +75,40 @@ def settings() -> DeviceSettings:
     return DeviceSettings(learn=False, share_deltas=False, share_words=False, bounds=bounds, repetition=alone)
 
 
-def live(folder: Path, seconds: float, progress: Console) -> Outcome:
-    """One run in ``folder``."""
+def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
+    """One run in ``folder``: its lines, what else was seen, and whether all lines hold."""
     bundle_path = write_tiny_bundle(folder / "bundle")
     bundle, dice, begun = Bundle.open(bundle_path), random.Random(0), time.monotonic()
-    server = ServerProcess(folder / "server", bundle_path, *OPTIONS)
+    server = OperatedServer(folder / "server", bundle_path, *OPTIONS)
     server.start()
     fleet = HonestFleet(folder / "devices", bundle, server.url, settings())
     fleet.grow(HONEST)
     readiness, rounds = Readiness(server, PATIENCE + 4 * STAGE_SECONDS), Rounds(server.url)
     command = [sys.executable, "-m", "tests.hostile_fleet.attackers", server.url, str(bundle_path)]
     with (folder / "attackers.log").open("wb") as log:
-        attackers = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
+        attackers = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
     fleet.start()
     rounds.start()
-    kills, lost = 0, Books({}, {}, {})
-    archive = folder / "backup.tar"
+    kills, lost, archive = 0, Books({}, {}, {}), folder / "backup.tar"
     due = {"save": begun + 0.4 * seconds, "lose": begun + 0.55 * seconds}
     next_kill = begun + 30.0
     try:
         while time.monotonic() < begun + seconds and not fleet.errors:
             time.sleep(0.5)
             now = time.monotonic()
-            if "save" in due and now >= due["save"]:
+            if now >= due.get("save", math.inf):
                 del due["save"]
                 server.save(archive)
                 fleet.grow(LATE)
                 progress.print(f"{now - begun:5.0f} s  saved; {LATE} more devices join")
-            elif "lose" in due and now >= due["lose"]:
+            elif now >= due.get("lose", math.inf):
                 del due["lose"]
                 lost = read_books(server.lose() / server.database.name)
                 server.restore(archive)
                 server.start()
                 progress.print(f"{now - begun:5.0f} s  lost and restored, with {len(lost.states)} rounds so far")
             elif now >= next_kill:
-                server.kill()
+                server.stop(signal.SIGKILL)
                 kills += 1
                 server.start()
                 next_kill = time.monotonic() + dice.uniform(30.0, 90.0)
@@ -177,73 +130,63 @@ def live(folder: Path, seconds: float, progress: Console) -> Outcome:
         fleet.speaking = False
         readiness.stopping.set()
         rounds.stopping.set()
-        if server.running:
-            server.kill()
-    books = read_books(server.database)
-    outcome = Outcome()
-    members, words = fleet.members, bundle.words.words
-    found = counted_once(members, words, (lost, books))
-    outcome.exactly("honest reports that a published release lacks", found["lost"], 0)
-    outcome.exactly("honest reports that are counted twice", found["twice"] + found["unsaid"], 0)
-    outcome.at_least("honest reports that are counted once", found["once"], HONEST)
-    twice = [name for name in lost.drawn if name in books.drawn and (lost.drawn[name] != books.drawn[name]).any()]
-    outcome.exactly("rounds that were drawn a second time", len(twice), 0)
-    excused = {name for name, state in lost.states.items() if state != "published"}
-    outside = sum(
-        name not in excused and name not in lost.released and name not in books.released
-        for each in members
-        for name in each.counted
-    )
-    outcome.exactly("honest reports whose round ended without a release, but for the loss of the server", outside, 0)
-    charged = spent_reports(server.database, names.values())
+        server.stop(signal.SIGKILL)
+    books, members = read_books(server.database), fleet.members
+    found = counted_once(members, bundle.words.words, (lost, books))
     released = {**lost.released, **books.released}
+    twice = [name for name in lost.drawn if name in books.drawn and (lost.drawn[name] != books.drawn[name]).any()]
+    excused = {name for name, state in lost.states.items() if state != "published"} | released.keys()
+    outside = sum(name not in excused for each in members for name in each.counted)
+    charged = spent_reports(server.database, names.values())
     short = [each for each in members if charged[names[each.word]] < sum(name in released for name in each.counted)]
-    outcome.exactly("honest devices whose ledger is below what was released", len(short), 0)
-    gaps = [each.longest_gap(until) for each in members]
-    outcome.at_most("longest time for which an honest device was shut out, s", max(gaps), 60.0)
+    gaps = sorted(each.longest_gap(until) for each in members)
     successes = sorted(moment for each in members for moment in each.successes)
     ready, unready = wrong_seconds(readiness.samples, successes)
-    outcome.at_most("longest time for which readyz said ready and was wrong, s", ready, 60.0)
-    outcome.at_most("longest time for which readyz did not say ready and was wrong, s", unready, 60.0)
-    outcome.exactly("honest devices that wait for an answer in the end", waiting, 0)
-    outcome.exactly("rounds that are not over in the end", _unfinished(books), 0)
-    outcome.exactly("exit status of the server", status, 0)
-    outcome.figures = {
+    unfinished = [state for state in books.states.values() if state not in ("published", "abandoned")]
+    lines = [
+        _line("honest reports that a published release lacks", found["lost"], "=", 0),
+        _line("honest reports that are counted twice", found["twice"] + found["unsaid"], "=", 0),
+        _line("honest reports that are counted once", found["once"], ">=", HONEST),
+        _line("rounds that were drawn a second time", len(twice), "=", 0),
+        _line("honest reports whose round ended without a release, but for the loss of the server", outside, "=", 0),
+        _line("honest devices whose ledger is below what was released", len(short), "=", 0),
+        _line("longest time for which an honest device was shut out, s", gaps[-1], "<=", 60.0),
+        _line("longest time for which readyz said ready and was wrong, s", ready, "<=", 60.0),
+        _line("longest time for which readyz did not say ready and was wrong, s", unready, "<=", 60.0),
+        _line("honest devices that wait for an answer in the end", waiting, "=", 0),
+        _line("rounds that are not over in the end", len(unfinished), "=", 0),
+        _line("exit status of the server", -1 if status is None else status, "=", 0),
+    ]
+    figures = {
         "seconds": round(time.monotonic() - begun, 1),
         "kills": kills,
         "check-ins": len(successes),
-        "rounds": dict(Counter(books.states.values())),
-        "rounds of the lost server": dict(Counter(lost.states.values())),
+        "rounds": Counter(books.states.values()),
+        "rounds of the lost server": Counter(lost.states.values()),
         "reports": found,
-        "median of the longest gaps, s": round(sorted(gaps)[len(gaps) // 2], 1),
+        "median of the longest gaps, s": round(gaps[len(gaps) // 2], 1),
         "server's memory at most, MB": round(server.peak_bytes / 1e6),
-        "failures of honest check-ins": _summed(each.failures for each in members),
-        "refusals of honest reports": _summed(each.refused for each in members),
+        "failures of honest check-ins": dict(sum((each.failures for each in members), Counter()).most_common(12)),
+        "refusals of honest reports": dict(sum((each.refused for each in members), Counter()).most_common(12)),
         "attacks": json.loads(answer or b"{}"),
     }
-    return outcome
+    return {"lines": lines, "figures": figures, "holds": all(line["holds"] for line in lines)}
 
 
-def _finish(server: ServerProcess, seconds: float = 120.0) -> None:
+def _line(name: str, found: float, sign: str, target: float) -> dict[str, Any]:
+    """One line of the outcome. found: the figure; target: what it must be."""
+    holds = HOLDS[sign](found, target)
+    return {"name": name, "found": round(found, 1), "target": f"{sign} {target:g}", "holds": holds}
+
+
+def _finish(server: OperatedServer, seconds: float = 120.0) -> None:
     """Close the round that is open, and wait until all are over."""
-    with OperatorClient(server.url, OPERATOR, timeout=60) as client:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (left := client.status().rounds):
-            for each in left:
-                if each.state == "open":
-                    client.close_round(each.id)
-            time.sleep(0.5)
-
-
-def _unfinished(books: Books) -> int:
-    return sum(state not in ("published", "abandoned") for state in books.states.values())
-
-
-def _summed(counts: Any) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total.most_common(12))
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and (left := server.operator.status().rounds):
+        for each in left:
+            if each.state == "open":
+                server.operator.close_round(each.id)
+        time.sleep(0.5)
 
 
 def main(
@@ -257,19 +200,14 @@ def main(
     with tempfile.TemporaryDirectory(prefix="hostile-fleet-") as name:
         outcome = live(keep or Path(name), 60.0 * minutes, progress)
     if as_json:
-        content = {
-            "lines": [asdict(line) for line in outcome.lines],
-            "figures": outcome.figures,
-            "holds": outcome.holds,
-        }
-        print(json.dumps(content, indent=2))
+        print(json.dumps(outcome, indent=2))
     else:
         table = Table("", "found", "target", "holds")
-        for line in outcome.lines:
-            table.add_row(line.name, f"{line.found:g}", line.target, "yes" if line.holds else "NO")
+        for line in outcome["lines"]:
+            table.add_row(line["name"], f"{line['found']:g}", line["target"], "yes" if line["holds"] else "NO")
         Console().print(table)
-        Console().print(outcome.figures)
-    raise typer.Exit(0 if outcome.holds else 1)
+        Console().print(outcome["figures"])
+    raise typer.Exit(0 if outcome["holds"] else 1)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ import secrets
 import sys
 import threading
 import time
-from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count, cycle
@@ -26,16 +25,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_sdk import Bundle
 from device_sdk.errors import IdiolectError
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.wire.secure_aggregation import SHARE_BYTES, AggregationTask, RevealedShares
-from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
-from tests.hostile_fleet.process import ENROLMENT
-
-__all__ = ["FLAVOURS", "IDLE", "LARGE"]
+from tests.server.parties import Party
 
 IDLE = 800
 """Connections that send a head, one byte of a body, and nothing more."""
@@ -44,55 +39,28 @@ LARGE = 200
 DONE: Counter[str] = Counter()
 
 
-class Stranger:
-    """An enrolled device that speaks the wire protocol by hand, from an address of its own."""
+class Stranger(Party):
+    """A device that speaks the wire protocol by hand, from an address of its own."""
 
-    def __init__(self, url: str, address: str) -> None:
-        self.url = url
-        self.http = httpx.Client(timeout=20, transport=httpx.HTTPTransport(local_address=address))
-        self.key = Ed25519PrivateKey.generate()
-        self.id = ""
+    def __init__(self, url: str, address: str, bundle: Bundle) -> None:
+        super().__init__(httpx.Client(timeout=20, transport=httpx.HTTPTransport(local_address=address)), url)
+        self.bundle = bundle
 
-    def enrol(self) -> int:
-        """Status of the answer."""
-        public = b64encode(self.key.public_key().public_bytes_raw()).decode()
-        answer = self.http.post(f"{self.url}/v1/enrol", json={"token": ENROLMENT, "public_key": public})
-        if answer.status_code == 200:
-            self.id = answer.json()["device_id"]
-        return answer.status_code
+    def say(self, path: str, message: Mapping[str, Any], round_id: str | None = None) -> httpx.Response:
+        answer: httpx.Response = self.post(path, json.dumps({"device_id": self.id, **message}).encode(), round_id)
+        return answer
 
-    def headers(self, path: str, round_id: str | None, body: bytes) -> dict[str, str]:
-        nonce, stamp = secrets.token_hex(12), int(time.time())
-        signature = self.key.sign(signed_bytes("POST", path, round_id, body, nonce, stamp))
-        return {
-            DEVICE: self.id,
-            NONCE: nonce,
-            TIMESTAMP: str(stamp),
-            SIGNATURE: b64encode(signature).decode(),
-            "Content-Type": "application/json",
-        }
-
-    def post(self, path: str, message: Mapping[str, Any] | bytes, round_id: str | None = None) -> httpx.Response:
-        body = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return self.http.post(self.url + path, content=body, headers=self.headers(path, round_id, body))
-
-    def check_in(self, bundle: Bundle) -> dict[str, Any] | None:
-        """The round that is offered."""
-        message = {
-            "device_id": self.id,
-            "bundle_format": bundle.manifest.format_version,
-            "model_version": bundle.version,
-            "marginals_version": 0,
-            "words_digest": bundle.words.digest,
-        }
-        answer = self.post("/v1/check-in", message)
+    def offer(self) -> dict[str, Any] | None:
+        """The round that it is offered, once it is enrolled."""
+        if not self.id:
+            self.enrol()
+        known, bundle = self.bundle.words.digest, self.bundle
+        format_ = bundle.manifest.format_version
+        answer = self.check_in(bundle_format=format_, model_version=bundle.version, words_digest=known)
         if answer.status_code == 401:
             self.enrol()
         found: dict[str, Any] | None = answer.json().get("round") if answer.status_code == 200 else None
         return found
-
-
-Flavour = Callable[["Member", AggregationTask], None]
 
 
 class Member(threading.Thread):
@@ -100,47 +68,33 @@ class Member(threading.Thread):
 
     def __init__(self, flavour: str, url: str, address: str, bundle: Bundle) -> None:
         super().__init__(name=flavour, daemon=True)
-        self.flavour, self.bundle = flavour, bundle
-        self.stranger = Stranger(url, address)
+        self.flavour, self.stranger = flavour, Stranger(url, address, bundle)
         self.participant: Participant | None = None
 
     def run(self) -> None:
         while True:
             try:
                 self.visit()
-            except (httpx.HTTPError, IdiolectError, ValueError) as error:
+            except (httpx.HTTPError, IdiolectError, ValueError, AssertionError) as error:
                 DONE[f"{self.flavour}: {type(error).__name__}"] += 1
                 if not isinstance(error, httpx.HTTPError):
                     self.participant = None
             time.sleep(1.0)
 
     def visit(self) -> None:
-        if not self.stranger.id:
-            self.stranger.enrol()
-            return
-        offer = self.stranger.check_in(self.bundle)
+        offer, words = self.stranger.offer(), self.stranger.bundle.words
         if self.participant is None:
             if offer is None or (offer.get("marginals") or {}).get("trust") != "distributed":
                 return
-            self.participant = advertise(
-                self.stranger.key,
-                self.stranger.id,
-                offer["round_id"],
-                words_digest=self.bundle.words.digest,
-                words=len(self.bundle.words),
-                minimum=2,
-            )
+            own = self.stranger.key, self.stranger.id, offer["round_id"]
+            self.participant = advertise(*own, words_digest=words.digest, words=len(words), minimum=2)
         round_id = self.participant.round_id
-        path = f"/v1/rounds/{round_id}/aggregation"
-        poll = self.stranger.post(path, {"device_id": self.stranger.id, "round_id": round_id}, round_id)
+        poll = self.stranger.say(f"/v1/rounds/{round_id}/aggregation", {"round_id": round_id}, round_id)
         if poll.status_code == 409 and poll.json()["code"] == "not_joined":
             self.send("keys", self.participant.advertised.model_dump_json().encode())
             return
-        if poll.status_code != 200:
-            self.participant = None
-            return
-        task = AggregationTask.model_validate_json(poll.content)
-        if task.stage in ("done", "dropped", "abandoned"):
+        task = AggregationTask.model_validate_json(poll.content) if poll.status_code == 200 else None
+        if task is None or task.stage in ("done", "dropped", "abandoned"):
             self.participant = None
         elif task.stage != "waiting":
             self.answer(task)
@@ -177,22 +131,17 @@ class Member(threading.Thread):
             DONE["false reveals"] += 1
         if task.stage == "unmasking" and self.flavour == "silent at the end":
             DONE["reveals left out"] += 1
-            return
-        self.send(str(task.stage), body)
+        else:
+            self.send(str(task.stage), body)
 
     def poison(self, masked: bytes) -> None:
         """The names that a server might give to a masked report, as ids of reports of words."""
         assert self.participant is not None
         round_id, digest = self.participant.round_id, sha256(masked).hexdigest()
         for report_id in (digest[:32], digest, self.participant.advertised.signature.hex()[:32]):
-            message = {
-                "report_id": report_id,
-                "device_id": self.stranger.id,
-                "round_id": round_id,
-                "words_digest": self.bundle.words.digest,
-                "words": ["quixotry"],
-            }
-            answer = self.stranger.post(f"/v1/rounds/{round_id}/words", message, round_id)
+            message = {"report_id": report_id, "round_id": round_id, "words": ["quixotry"]}
+            message |= {"words_digest": self.stranger.bundle.words.digest}
+            answer = self.stranger.say(f"/v1/rounds/{round_id}/words", message, round_id)
             DONE[f"poisoned ids answered {answer.status_code}"] += 1
 
 
@@ -206,9 +155,6 @@ def _false(message: RevealedShares) -> RevealedShares:
     return message.model_copy(update=changes)
 
 
-FLAVOURS = ("poisoned ids", "false shares", "silent at the end")
-
-
 class MadeUp(threading.Thread):
     """Keys without devices: forty at once from one token, which check in once and are never seen again."""
 
@@ -219,14 +165,11 @@ class MadeUp(threading.Thread):
     def run(self) -> None:
         while True:
             for _ in range(40):
-                with suppress(httpx.HTTPError, ValueError):
-                    stranger = Stranger(self.url, self.address)
-                    try:
-                        DONE[f"made-up keys answered {stranger.enrol()}"] += 1
-                        if stranger.id:
-                            stranger.check_in(self.bundle)
-                    finally:
-                        stranger.http.close()
+                stranger = Stranger(self.url, self.address, self.bundle)
+                with suppress(httpx.HTTPError, ValueError, AssertionError), stranger.http:
+                    DONE["made-up keys"] += 1
+                    stranger.offer()
+                    DONE["made-up keys that were let in"] += 1
             time.sleep(15)
 
 
@@ -235,18 +178,16 @@ class Liar(threading.Thread):
 
     def __init__(self, url: str, address: str, bundle: Bundle) -> None:
         super().__init__(daemon=True)
-        self.stranger, self.bundle = Stranger(url, address), bundle
+        self.stranger = Stranger(url, address, bundle)
 
     def run(self) -> None:
         for dice in map(random.Random, count()):
-            with suppress(httpx.HTTPError, ValueError):
-                if not self.stranger.id:
-                    self.stranger.enrol()
-                offer = self.stranger.check_in(self.bundle)
+            with suppress(httpx.HTTPError, ValueError, AssertionError):
+                offer = self.stranger.offer()
                 round_id = offer["round_id"] if offer else "r0-0000000000"
                 for stream, body in self.bodies(round_id, dice):
                     path = f"/v1/rounds/{round_id}/{stream}"
-                    headers = self.stranger.headers(path, round_id, body)
+                    headers = self.stranger.headers("POST", path, round_id, body)
                     for _ in range(2):  # the second time with the same nonce
                         answer = self.stranger.http.post(self.stranger.url + path, content=body, headers=headers)
                         DONE[f"lies answered {answer.status_code // 100}xx"] += 1
@@ -257,9 +198,9 @@ class Liar(threading.Thread):
             "report_id": secrets.token_hex(8),
             "device_id": self.stranger.id,
             "round_id": round_id,
-            "words_digest": self.bundle.words.digest,
+            "words_digest": self.stranger.bundle.words.digest,
             "utterances": 1,
-            "counts": {str(number): 1 << 40 for number in range(1, len(self.bundle.words))},
+            "counts": {str(number): 1 << 40 for number in range(1, len(self.stranger.bundle.words))},
         }
         yield "marginals", json.dumps(message).encode()
         yield "marginals", json.dumps(message | {"counts": {"1": -256}}).encode()
@@ -290,7 +231,7 @@ async def _large(host: str, port: int, address: str, stranger: Stranger) -> None
     await asyncio.sleep(random.random() * 10)
     while True:
         path = "/v1/rounds/r1-0000000000/deltas"
-        lines = [f"{name}: {value}" for name, value in stranger.headers(path, None, b"").items()]
+        lines = [f"{name}: {value}" for name, value in stranger.headers("POST", path, None, b"").items()]
         head = "\r\n".join([f"POST {path} HTTP/1.1", "Host: here", "Content-Length: 2000000", *lines, "", ""])
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(host, port, local_addr=(address, 0))
@@ -317,9 +258,9 @@ async def _connections(host: str, port: int, stranger: Stranger) -> None:
 def main(url: str, bundle_path: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, max(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
     bundle, where = Bundle.open(Path(bundle_path)), urlsplit(url)
-    large = Stranger(url, "127.0.0.6")
+    large = Stranger(url, "127.0.0.6", bundle)
     large.enrol()
-    members = (FLAVOURS[0], FLAVOURS[0], FLAVOURS[1], FLAVOURS[1], FLAVOURS[2])
+    members = ("poisoned ids", "poisoned ids", "false shares", "false shares", "silent at the end")
     for number, flavour in enumerate(members):
         Member(flavour, url, f"127.0.0.{20 + number}", bundle).start()
     MadeUp(url, "127.0.0.7", bundle).start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,9 +18,7 @@ import numpy as np
 from device_sdk import Bundle, Client, Corrected, Device, DeviceSettings
 from device_sdk.checkin.identity import load
 from device_sdk.errors import CheckInError
-from tests.hostile_fleet.process import ENROLMENT
-
-__all__ = ["WEIGHT", "Honest", "HonestFleet"]
+from tests.server.parties import ENROLMENT
 
 WEIGHT = 16
 
@@ -40,8 +39,8 @@ class Honest:
     said: int = 0
     holding: bool = False
     counted: list[str] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
     begun: float = field(default_factory=time.monotonic)
     successes: list[float] = field(default_factory=list)
 
@@ -66,25 +65,23 @@ class Honest:
         try:
             report = self.device.check_in(client, ENROLMENT)
         except CheckInError as error:
-            self._count(self.failures, str(error))
+            self.failures[_shorten(str(error))] += 1
             return
         self.successes.append(time.monotonic())
         for sent in report.sent:
             if sent.refused is not None:
-                self._count(self.refused, sent.refused)
+                self.refused[_shorten(sent.refused)] += 1
             elif sent.kind == "marginals" and self.holding:  # else it took part with nothing to report
                 self.counted.append(sent.round_id)
                 self.holding = False
 
     def longest_gap(self, until: float) -> float:
         """Seconds: the longest time without a check-in that went through."""
-        times = [self.begun, *self.successes, until]
-        return float(np.diff(times).max())
+        return float(np.diff([self.begun, *self.successes, until]).max())
 
-    @staticmethod
-    def _count(into: dict[str, int], what: str) -> None:
-        short = what.partition(": ")[2][:90] or what[:90]
-        into[short] = into.get(short, 0) + 1
+
+def _shorten(message: str) -> str:
+    return message.partition(": ")[2][:90] or message[:90]
 
 
 class HonestFleet:
@@ -132,8 +129,12 @@ class HonestFleet:
     def _run(self) -> None:
         with Client(self.url, timeout=10, attempts=1) as client:
             while not self._stopping.is_set():
-                member = self._take()
-                if member is None:
+                with self._next:
+                    member = min(self.members, key=lambda each: each.due)
+                    ready = member.due <= time.monotonic()
+                    if ready:
+                        member.due = float("inf")  # nobody else takes it before it is given back
+                if not ready:
                     time.sleep(0.02)
                     continue
                 try:
@@ -144,13 +145,3 @@ class HonestFleet:
                     self.errors.append(error)
                     return
                 member.due = time.monotonic() + EVERY
-
-    def _take(self) -> Honest | None:
-        """The device whose turn has been due for longest; nobody else takes it before it is given back."""
-        now = time.monotonic()
-        with self._next:
-            member = min(self.members, key=lambda each: each.due)
-            if member.due > now:
-                return None
-            member.due = float("inf")
-            return member

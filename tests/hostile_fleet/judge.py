@@ -23,9 +23,7 @@ from server.settings import database_url
 from server.storage.database import Database
 from server.storage.schema import devices
 from tests.hostile_fleet.honest import WEIGHT, Honest
-from tests.hostile_fleet.process import ServerProcess
-
-__all__ = ["Books", "Readiness", "counted_once", "read_books", "spent_reports", "wrong_seconds"]
+from tests.hostile_fleet.process import OperatedServer
 
 WINDOW = 10.0
 """Seconds around a moment in which a check-in that went through shows that the server works."""
@@ -83,7 +81,7 @@ class Readiness:
     """Owns the thread that asks ``/readyz`` once a second. samples: (time.monotonic(), what was answered, or None where
     nothing was, whether a process ran, whether a round stands still)."""
 
-    server: ServerProcess
+    server: OperatedServer
     patience: float
     samples: list[tuple[float, str | None, bool, bool]] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)

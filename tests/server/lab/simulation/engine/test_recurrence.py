@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from server.lab.simulation.engine.layers import Product, Rows
-from server.lab.simulation.engine.recurrence import lstm, product
+from server.lab.simulation.engine.recurrence import lstm
 
 CLIENTS, ROWS, STEPS, INPUTS = 3, 4, 5, 7
 
@@ -22,17 +21,13 @@ USES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def network(dtype: torch.dtype, hidden: int) -> nn.LSTM:
-    torch.manual_seed(2)
-    return nn.LSTM(INPUTS, hidden, batch_first=True).to(dtype)
-
-
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared weights", "own weights"])
 @pytest.mark.parametrize(("dtype", "hidden", "tolerance"), [(torch.float64, 6, 1e-12), (torch.float32, 80, 4e-6)])
 def test_it_is_torchs_lstm(dtype: torch.dtype, hidden: int, tolerance: float, shared: bool, use: str) -> None:
     """Outputs, states, and the gradients of inputs and of all weights, of every client."""
-    theirs, read = network(dtype, hidden), USES[use]
+    torch.manual_seed(2)
+    theirs, read = nn.LSTM(INPUTS, hidden, batch_first=True).to(dtype), USES[use]
     inputs = torch.randn(CLIENTS, ROWS, STEPS, INPUTS, dtype=dtype, requires_grad=True)
     weights = [getattr(theirs, f"{kind}_l0").detach() for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     into, recurrent, *biases = [w.expand(1 if shared else CLIENTS, *w.shape) for w in weights]
@@ -62,16 +57,12 @@ def test_it_is_torchs_lstm(dtype: torch.dtype, hidden: int, tolerance: float, sh
             torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance * float(other.detach().abs().max()))
 
 
-SHAPES = {
-    "rows with rows": (3, 2, (9, 4), 64),
-    "gradients": (3, 40, (9, 4), 64),
-    "gradients of wide layers": (2, 300, (33, 1, 2), 192),
-    "outputs of no multiple of 64": (2, 90, (5,), 20),
-}
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("clients", "count", "widths", "out"), SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize(
+    ("clients", "count", "widths", "out"),
+    [(3, 2, (9, 4), 64), (3, 40, (9, 4), 64), (2, 300, (33, 1, 2), 192), (2, 90, (5,), 20)],
+    ids=["rows with rows", "gradients", "gradients of wide layers", "outputs of no multiple of 64"],
+)
 def test_norms_and_sums_of_weights_side_by_side(
     clients: int, count: int, widths: tuple[int, ...], out: int, dtype: torch.dtype
 ) -> None:
@@ -91,16 +82,3 @@ def test_norms_and_sums_of_weights_side_by_side(
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("biased", [True, False])
-def test_products(dtype: torch.dtype, clients: int, biased: bool) -> None:
-    """Of rows that lie apart, and of a matrix turned."""
-    torch.manual_seed(4)
-    rows: Any = torch.randn(clients, 6, 5, 9, dtype=dtype)[:, :, 2]
-    weights = torch.randn(clients, 9, 8, dtype=dtype).transpose(1, 2)
-    bias = torch.randn(clients, 8, dtype=dtype) if biased else None
-    expected = torch.einsum("kri,koi->kro", rows, weights) + (bias[:, None] if bias is not None else 0.0)
-    torch.testing.assert_close(product(rows, weights, bias), expected)

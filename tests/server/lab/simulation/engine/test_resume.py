@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from server.lab.simulation.engine.rounds import engine, init
+from server.lab.simulation.engine.rounds import Engine, engine, init
 from server.lab.simulation.engine.run import STATE, run
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.lab.simulation.engine.state import load, store
@@ -28,18 +28,14 @@ SETTINGS = EngineSettings(
 )
 
 
+def plan(settings: EngineSettings = SETTINGS) -> Engine:
+    return engine(settings, *made("perceptron", 12, 0, torch.float32))
+
+
 def go(folder: str) -> None:
     """All rounds in a folder."""
     torch.set_num_threads(1)
-    task, held = made("perceptron", 12, 0, torch.float32)
-    run(engine(SETTINGS, task, held), Path(folder))
-
-
-def begun(folder: Path) -> None:
-    """A folder with the state before the first round, whose key every run of it shares."""
-    folder.mkdir()
-    task, held = made("perceptron", 12, 0, torch.float32)
-    store(folder / STATE, init(engine(SETTINGS, task, held)), SETTINGS.digest())
+    run(plan(), Path(folder))
 
 
 def killed(folder: Path, chance: random.Random) -> int:
@@ -70,7 +66,8 @@ def done(folder: Path) -> int:
 
 
 def test_killed_at_twenty_points(tmp_path: Path) -> None:
-    begun(tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    store(tmp_path / "whole" / STATE, init(plan()), SETTINGS.digest())  # with a key that both runs share
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     go(str(tmp_path / "whole"))
     assert killed(tmp_path / "cut", random.Random(7)) >= POINTS - 2
@@ -81,7 +78,5 @@ def test_killed_at_twenty_points(tmp_path: Path) -> None:
 
 def test_two_runs_share_no_noise(tmp_path: Path) -> None:
     """Each has a key of its own, whatever the seed."""
-    task, held = made("perceptron", 12, 0, torch.float32)
-    short = SETTINGS.model_copy(update={"rounds": 1})
-    one, other = (run(engine(short, task, held)) for _ in range(2))
-    assert not same_bits(one, other)
+    short = plan(SETTINGS.model_copy(update={"rounds": 1}))
+    assert not same_bits(run(short), run(short))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.errors import StateError
 from server.lab.simulation.engine.rounds import Engine, Part, RaySpread, apply, engine, init
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.lab.simulation.engine.state import State
@@ -47,16 +47,6 @@ def test_a_cluster_gives_the_same_bits(settings: EngineSettings, spread: RaySpre
     assert found.history == expected.history
 
 
-def test_how_clients_are_cut_into_parts_changes_sums_by_rounding_only(spread: RaySpread) -> None:
-    task, held = made("perceptron", 6, 0, torch.float32)
-    alike = SETTINGS["one step, noise"].model_copy(update={"privacy": Privacy(clip_norm=0.5)})
-    cut = [alike.model_copy(update={"group": size}) for size in (1, 2, 5)]
-    one, *others = (two_rounds(engine(settings, task, held, held, spread)) for settings in cut)
-    for other in others:
-        for name, values in one.weights.items():
-            np.testing.assert_allclose(other.weights[name], values, atol=1e-6)
-
-
 def test_errors_of_workers_are_told(spread: RaySpread) -> None:
     task, held = made("perceptron", 6, 0, torch.float32)
     run = engine(SETTINGS["several steps, by loss"], task, held, None, spread)
@@ -64,8 +54,3 @@ def test_errors_of_workers_are_told(spread: RaySpread) -> None:
     with pytest.raises(StateError, match="ray local: RayTaskError"):
         list(spread(run, broken, [Part(1, 0, (0,))]))
     assert two_rounds(run).number == 2, "the next round finds a cluster again"
-
-
-def test_a_count_of_no_workers_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="workers: found 0, expected at least 1"):
-        RaySpread("local", 0)
