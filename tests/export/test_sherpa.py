@@ -15,7 +15,7 @@ from device_sdk.features import FeatureSettings, logmel
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from export.benchmarks.decode import greedy_agreement, sherpa_recognizer, sherpa_tokens, shipped_speech
 from export.sherpa import CHUNK_FRAMES, export_sherpa, offline_mapping
-from tests.device_sdk.features.kaldi import kaldi
+from tests.device_sdk.features.test_logmel import kaldi
 from tests.signals import noise
 from tests.speech import packaged
 

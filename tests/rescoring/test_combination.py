@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from rescoring.combination import CombinationWeights, combine
+from rescoring.combination import Calibration, CombinationWeights, Curve, combine, confidence, order, score_nbest
+from rescoring.marginals import posteriors
 
 WEIGHTS = CombinationWeights(language_model=0.5, ngram_share=0.25, word_bonus=0.1, unlisted_bonus=-0.2)
 
@@ -50,3 +56,107 @@ def test_mapping_round_trip() -> None:
 def test_bad_weights_name_the_field(values: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         CombinationWeights(**values)
+
+
+FITTED = Calibration(0.8, Curve(0.7, 0.5, 0.2, 1.0), Curve(0.9, -0.5, 0.1, 0.0))
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+def test_the_defaults_leave_a_posterior_as_it_is() -> None:
+    p = np.array([0.001, 0.3, 0.999])
+    assert confidence(Curve(), p, -7.0, 3) == pytest.approx(p)
+    assert confidence(Curve(), np.array([0.0, 1.0]), 0.0, 3) == pytest.approx([1e-4, 1 - 1e-4])
+
+
+def test_the_curve_by_hand() -> None:
+    odds = 0.7 * math.log(0.8 / 0.2) + 0.5 + 0.2 * -3 + 1.0 * -3 / 4
+    assert confidence(FITTED.word, np.array([0.8]), -3.0, 4)[0] == pytest.approx(1 / (1 + math.exp(-odds)))
+    assert confidence(FITTED.word, np.array([0.8]), 2.0, 4) == confidence(FITTED.word, np.array([0.8]), 0.0, 4)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=8), st.floats(0.01, 10))
+def test_posteriors_are_shares_in_the_order_of_the_scores(scores: list[float], scale: float) -> None:
+    shares = posteriors(np.array(scores), scale)
+    assert shares.sum() == pytest.approx(1)
+    assert shares[int(np.argmax(scores))] == shares.max()
+
+
+@given(
+    st.builds(Curve, st.floats(0, 1e6), NUMBERS, NUMBERS, NUMBERS),
+    st.lists(st.floats(0, 1), min_size=1, max_size=5),
+    st.floats(-1e6, 10),
+    st.integers(0, 50),
+)
+def test_a_confidence_is_a_probability_and_rises_with_the_posterior(
+    curve: Curve, shares: list[float], covered: float, words: int
+) -> None:
+    found = confidence(curve, np.array(sorted(shares)), covered, words)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert (np.diff(found) >= 0).all()
+
+
+def test_mappings_round_trip() -> None:
+    weights = CombinationWeights(confidence=FITTED)
+    assert CombinationWeights.from_mapping(weights.to_mapping()) == weights
+    assert Calibration.from_mapping({"word": {"slope": 2.0}}) == Calibration(word=Curve(slope=2.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"scale": 0}, "confidence.scale"),
+        ({"scale": 10**400}, "confidence.scale"),
+        ({"word": {"slope": -1}}, "confidence.slope"),
+        ({"word": {"offset": math.nan}}, "confidence.offset"),
+        ({"text": {"coverage": True}}, "confidence.coverage"),
+        ({"text": {"tilt": 1}}, "confidence.text.tilt"),
+        ({"temperature": 1}, "confidence.temperature"),
+        ({"word": 3}, "confidence.word"),
+        ([1], "confidence"),
+    ],
+)
+def test_bad_values_are_named(values: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CombinationWeights.from_mapping({"confidence": values})
+
+
+class Counting:
+    """A language model that gives every symbol the same score and counts its calls."""
+
+    def __init__(self, score: float) -> None:
+        self.score, self.calls = score, 0
+
+    def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        self.calls += 1
+        return [np.full(len(sentence) + 1, self.score) for sentence in sentences]
+
+
+def test_every_part_of_every_hypothesis_with_one_call_a_model() -> None:
+    neural, ngram = Counting(-2.0), Counting(-1.0)
+    weights = CombinationWeights(language_model=0.5, ngram_share=0.5, word_bonus=0.1, unlisted_bonus=-1.0)
+    found = score_nbest(
+        [[1, 2], [0], []],
+        [-1.0, -2.0, -3.0],
+        weights,
+        neural=neural,
+        ngram=ngram,
+        factors=np.array([0.25, 1.0, -3.0]),
+        hotword=[0.0, 0.5, 0.0],
+    )
+    assert (neural.calls, ngram.calls) == (1, 1)
+    assert np.array_equal(found.neural, [-6.0, -4.0, -2.0]) and np.array_equal(found.ngram, [-3.0, -2.0, -1.0])
+    assert found.personal.tolist() == [-2.0, 0.25, 0.0]
+    assert found.total.tolist() == pytest.approx(
+        [
+            -1.0 + 0.5 * (0.5 * -8.0 + 0.5 * -3.0) + 0.2,
+            -2.0 + 0.5 * (0.5 * -3.75 + 0.5 * -2.0) + 0.1 - 1.0 + 0.5,
+            -3.0 + 0.5 * (0.5 * -2.0 + 0.5 * -1.0),
+        ]
+    )
+    alone = score_nbest([[1], []], [-1.0, -2.0], CombinationWeights(word_bonus=0.5))
+    assert (alone.neural, alone.ngram, alone.total.tolist()) == (None, None, [-0.5, -2.0])
+
+
+@pytest.mark.parametrize(("total", "expected"), [([1.0, 3.0, 2.0], [1, 2, 0]), ([1.0, 1.0], [0, 1]), ([], [])])
+def test_order_is_stable(total: list[float], expected: list[int]) -> None:
+    assert order(np.array(total)) == expected

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import json
+
+import jiwer
+import numpy as np
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.decoding import Endpointing, EndpointRule
-from device_sdk.decoding.endpoint import endpoint, trailing_silence
+from device_sdk.cli import main
+from device_sdk.decoding import Endpointing, EndpointRule, Recognizer
+from device_sdk.decoding.endpoint import NOTHING, endpoint, heard, levels, trailing_silence
 from device_sdk.errors import ConfigurationError
+from device_sdk.hypothesis import Result
+from server.lab.corpora.made import made_corpus
+from tests.speech import packaged
 
 NONE = Endpointing(None, None, None)
 
@@ -74,3 +83,147 @@ def test_silence_that_goes_on_ends_what_it_ended_before(has_text, silence, befor
 def test_settings_outside_their_domain_are_named(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+STEP = 0.03
+
+
+def after(*stretches):
+    """The loudness after stretches of (nats, seconds)."""
+    found = NOTHING
+    for level, seconds in stretches:
+        found, _ = heard(found, [level] * round(seconds / STEP), STEP)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stretches", "quiet"),
+    [
+        ([(-10.0, 3.0)], 0.0),  # nobody has spoken yet
+        ([(-10.0, 0.6), (0.0, 0.9)], 0.0),
+        ([(-10.0, 0.6), (0.0, 0.9), (-10.0, 0.6)], 0.6),
+        ([(0.0, 0.9), (-10.0, 0.6)], 0.6),  # the room is heard after the speaker
+        ([(-10.0, 0.6), (0.0, 0.9), (-10.0, 0.6), (0.0, 0.3)], 0.0),
+        ([(-10.0, 0.6), (0.0, 0.9), (-3.0, 0.6)], 0.0),  # a soft word
+        ([(-60.0, 0.6), (0.0, 0.9), (-10.0, 0.6)], 0.6),  # a room is none the louder for digital silence before it
+        ([(0.0, 0.6), (2.0, 0.9), (0.0, 0.6)], 0.0),  # noise as loud as the speaker: nobody can tell
+        ([(-10.0, 0.6), (0.0, 0.9), (-10.0, 30.0), (-8.5, 0.3)], 0.0),  # after long, a soft word is enough
+    ],
+)
+def test_quiet_is_relative_to_speaker_and_room(stretches, quiet):
+    assert after(*stretches).quiet == pytest.approx(quiet)
+
+
+@given(st.lists(st.floats(-16.0, 10.0), min_size=1, max_size=200), st.floats(-5.0, 5.0))
+def test_a_louder_recording_is_quiet_at_the_same_times(found, gain):
+    first, _ = heard(NOTHING, found, STEP)
+    second, _ = heard(NOTHING, [level + gain for level in found], STEP)
+    assert second.room == pytest.approx(first.room + gain) and second.speaker == pytest.approx(first.speaker + gain)
+
+
+@given(st.lists(st.floats(-16.0, 10.0), max_size=100), st.integers(0, 100))
+def test_steps_are_heard_alike_in_any_portions(found, at):
+    whole, quiets = heard(NOTHING, found, STEP)
+    before, first = heard(NOTHING, found[:at], STEP)
+    after, second = heard(before, found[at:], STEP)
+    assert after == whole and first + second == quiets
+
+
+def test_levels_are_energies_of_the_lower_half(rng=np.random.default_rng(3)):
+    frames = rng.normal(size=(12, 8)).astype(np.float32)
+    expected = [np.log(np.sum(np.exp(frames[at : at + 3, :4]))) for at in range(0, 12, 3)]
+    assert levels(frames, 3) == pytest.approx(expected, rel=1e-5)
+    assert levels(frames[:0], 3) == []
+
+
+ROOM = 1e-3
+
+
+@pytest.fixture(scope="module")
+def recognizer():
+    return Recognizer(packaged())
+
+
+@pytest.fixture(scope="module")
+def commands(recognizer):
+    """Commands that are heard right alone: by text, the waveform cut to its speech by how loud it is."""
+    found = {}
+    for each in made_corpus("base", 4, 3, seed=11).utterances:
+        waveform = each.audio()
+        loud = np.flatnonzero(np.abs(waveform) > 0.05 * np.abs(waveform).max())
+        cut = waveform[loud[0] : loud[-1]]
+        if recognizer.recognize(cut, 16_000).text == each.text:
+            found[each.text] = cut
+    assert len(found) >= 5
+    return found
+
+
+def joined(spoken, pause):
+    rng = np.random.default_rng(5)
+    parts = []
+    for clip in spoken:
+        parts += [ROOM * rng.standard_normal(round(pause * 16_000)), clip]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def errors(alone, text):
+    found = jiwer.process_words(" ".join(alone), text)
+    return found.substitutions + found.deletions + found.insertions
+
+
+@pytest.mark.parametrize("pause", [0.5, 0.8, 1.2, 2.0, 4.0])
+def test_neither_a_stream_nor_one_utterance_loses_words_in_pauses(recognizer, commands, pause):
+    sound, alone = joined(commands.values(), pause), [*commands]
+    found = [event for event in recognizer.session(16_000).segments([sound]) if isinstance(event, Result)]
+    assert errors(alone, " ".join(result.text for result in found)) <= 2
+    words = [result.offset + word.start for result in found for word in result.nbest[0].words]
+    assert words == sorted(words)
+    result = recognizer.recognize(sound, 16_000)
+    assert errors(alone, result.text) <= 3
+    assert len({hypothesis.text for hypothesis in result.nbest}) == len(result.nbest)
+
+
+def test_networks_hear_nothing_of_a_long_pause(recognizer, commands):
+    """A minute of silence in an utterance costs the encoder what half a second costs."""
+    heard, spoken = [], [*commands.values()]
+    transducer = recognizer.transducer
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(transducer, name)
+
+        def encode(self, features, state=None):
+            heard.append(len(features))
+            return transducer.encode(features, state)
+
+    counting = Recognizer(recognizer.bundle, transducer=Counting())
+    found = []
+    for pause in (1.0, 60.0):
+        heard.clear()
+        rest = ROOM * np.random.default_rng(1).standard_normal(round(pause * 16_000))
+        counting.recognize(np.concatenate([spoken[0], rest, spoken[1]]).astype(np.float32), 16_000)
+        found.append(sum(heard))
+    assert found[1] <= found[0] + 30
+
+
+def test_a_word_begins_before_it_is_loud(recognizer, commands):
+    """The next utterance has the last moment of the silence before it, whenever the endpoint is found."""
+    for pause in np.arange(0.8, 1.15, 0.05):
+        sound = np.concatenate([joined([*commands.values()][:2], float(pause)), np.zeros(16_000, np.float32)])
+        found = [event for event in recognizer.session(16_000).segments([sound]) if isinstance(event, Result)]
+        assert errors([*commands][:2], " ".join(result.text for result in found)) <= 1
+
+
+def test_a_file_is_a_stream(commands, tmp_path, capsys):
+    sound = joined(commands.values(), 1.5)
+    soundfile.write(tmp_path / "all.wav", sound, 16_000)
+    assert main(["transcribe", str(tmp_path / "all.wav"), "--json", "--no-rescore"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["files"]
+    assert entry["seconds"] == pytest.approx(sound.size / 16_000, abs=1e-3)
+    assert len(entry["utterances"]) >= len(commands) - 1
+    assert entry["text"] == " ".join(each["text"] for each in entry["utterances"])
+    assert errors(commands, entry["text"]) <= 2
+    offsets = [each["offset"] for each in entry["utterances"]]
+    assert offsets == sorted(offsets)
+    assert main(["transcribe", str(tmp_path / "all.wav"), "--no-rescore"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(entry["utterances"])

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import Recognizer
 from device_sdk.decoding.beam import Path
-from device_sdk.decoding.nbest import distinct, word_times
-from device_sdk.hypothesis import Word
+from device_sdk.decoding.nbest import agreement, coverage, distinct, with_confidence, word_posteriors, word_times
+from device_sdk.hypothesis import Hypothesis, Scores, Word
+from rescoring.combination import Calibration, Curve
 
 
 class Letters:
@@ -64,3 +71,112 @@ def test_hypotheses_of_one_text_become_one():
     assert found[0].score == pytest.approx(np.logaddexp(-2.0, -2.5))
     assert found[0].scores.acoustic == found[0].score
     assert found[2].words == ()
+
+
+def words(text: str, *ends: float) -> tuple[Word, ...]:
+    said = text.split()
+    times = ends or tuple(0.3 * (place + 1) for place in range(len(said)))
+    return tuple(Word(word, end - 0.1, end) for word, end in zip(said, times, strict=True))
+
+
+def hypothesis(text: str, probability: float, *ends: float) -> Hypothesis:
+    score = float(np.log(probability))
+    return Hypothesis((), text, words(text, *ends), Scores(score), score)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "pairs"),
+    [
+        (words("a small mocha"), words("a small mocha"), [(0, 0), (1, 1), (2, 2)]),
+        (words("a small mocha"), words("a tall mocha"), [(0, 0), (2, 2)]),
+        (words("a mocha", 0.3, 0.9), words("a small mocha"), [(0, 0), (1, 2)]),
+        (words("a mocha", 0.3, 0.6), words("a small mocha"), [(0, 0), (1, 2)]),
+        (words("five five", 0.4, 1.0), words("five", 1.0), [(1, 0)]),
+        (words("five five", 0.4, 1.0), words("five", 0.4), [(0, 0)]),
+        (words("five five", 0.4, 1.0), words("five", 0.8), [(1, 0)]),
+        (words("five five", 0.4, 1.0), words("five", 0.5), [(0, 0)]),
+        (words(""), words("a"), []),
+        (words("b a"), words("a b"), []),  # two substitutions are as few edits as a deletion and an insertion
+    ],
+)
+def test_agreement_table(one: tuple[Word, ...], other: tuple[Word, ...], pairs: list[tuple[int, int]]) -> None:
+    assert list(agreement(one, other)) == pairs
+
+
+SPOKEN = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(1, 40)), max_size=7, unique_by=lambda pair: pair[1]
+).map(lambda pairs: tuple(Word(text, at / 10 - 0.05, at / 10) for text, at in sorted(pairs, key=lambda p: p[1])))
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=7))
+def test_without_common_times_the_edits_are_fewest(one: list[str], other: list[str]) -> None:
+    late = tuple(Word(text, 100.0 + at, 100.2 + at) for at, text in enumerate(other))
+    found = list(agreement(words(" ".join(one)), late))
+    table = np.zeros((len(one) + 1, len(other) + 1), int)
+    table[0], table[:, 0] = range(len(other) + 1), range(len(one) + 1)
+    for i, a in enumerate(one, 1):
+        for j, b in enumerate(other, 1):
+            table[i, j] = min(table[i - 1, j - 1] + (a != b), table[i - 1, j] + 1, table[i, j - 1] + 1)
+    ends = [(-1, -1), *found, (len(one), len(other))]
+    edits = sum(max(b[0] - a[0], b[1] - a[1]) - 1 for a, b in pairwise(ends))
+    assert edits == table[-1, -1]
+
+
+@given(st.lists(SPOKEN, min_size=1, max_size=5))
+def test_words_that_hypotheses_share_change_nothing(said: list[tuple[Word, ...]]) -> None:
+    one = {(word.text, word.start): word for each in said for word in each}
+    shared, apart = (
+        [Hypothesis((), "", found, Scores(0.0), 0.0) for found in listed]
+        for listed in ([tuple(one[word.text, word.start] for word in each) for each in said], said)
+    )
+    shares = np.random.default_rng(len(said)).dirichlet(np.ones(len(said))).tolist()
+    for mine, other in zip(word_posteriors(shared, shares), word_posteriors(apart, shares), strict=True):
+        assert mine == pytest.approx(other, abs=1e-12)
+
+
+def test_a_word_is_as_sure_as_the_hypotheses_that_say_it() -> None:
+    listed = [
+        hypothesis("make a mocha", 0.5),
+        hypothesis("make an mocha", 0.3),
+        hypothesis("make mocha", 0.2, 0.3, 0.9),
+    ]
+    found = word_posteriors(listed, [0.5, 0.3, 0.2])
+    assert found == [pytest.approx([1.0, 0.5, 1.0]), pytest.approx([1.0, 0.3, 1.0]), pytest.approx([1.0, 1.0])]
+    first, second, _ = with_confidence(listed, Calibration())
+    assert [word.confidence for word in first.words] == pytest.approx([1, 0.5, 1], abs=2e-4)
+    assert (first.confidence, second.confidence) == pytest.approx((0.5, 0.3))
+    assert first.text == "make a mocha" and first.words[1].end == 0.6
+
+
+def test_calibration_is_applied_to_words_and_texts_apart() -> None:
+    listed = [hypothesis("a", 0.08), hypothesis("b", 0.02)]
+    assert coverage(listed) == pytest.approx(np.log(0.1))
+    curves = Calibration(1.0, Curve(0.0, 0.0), Curve(1.0, 0.0, 1.0))
+    found = with_confidence(listed, curves)
+    assert [each.words[0].confidence for each in found] == [0.5, 0.5]
+    assert found[0].confidence == pytest.approx(1 / (1 + 1 / (0.8 / 0.2 * 0.1)))
+    flat = with_confidence(listed, Calibration(scale=1e-9))
+    assert [each.confidence for each in flat] == pytest.approx([0.5, 0.5])
+
+
+def test_a_hypothesis_alone_has_curves_of_its_own() -> None:
+    curves = Calibration(greedy_word=Curve(0.0, 1.0, 0.5), greedy_text=Curve(0.0, -1.0))
+    (found,) = with_confidence([hypothesis("a b", 0.1)], curves)
+    assert found.confidence == pytest.approx(1 / (1 + np.exp(1)))
+    expected = 1 / (1 + np.exp(-(1 + 0.5 * np.log(0.1))))
+    assert [word.confidence for word in found.words] == pytest.approx([expected] * 2)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "a"]])
+def test_empty_lists_and_texts(texts: list[str]) -> None:
+    found = with_confidence([hypothesis(text, 0.5) for text in texts], Calibration())
+    assert [each.text for each in found] == texts
+    assert all(0 <= each.confidence <= 1 for each in found)
+
+
+def test_a_recognizers_results_carry_confidences(tiny_bundle: Bundle) -> None:
+    samples = np.random.default_rng(3).standard_normal(16_000).astype(np.float32) * 0.1
+    result = Recognizer(tiny_bundle).recognize(samples, 16_000)
+    assert all(0 < each.confidence < 1 for each in result.nbest)
+    assert all(0 < word.confidence < 1 for each in result.nbest for word in each.words)
+    assert sum(each.confidence for each in result.nbest) <= 1.01

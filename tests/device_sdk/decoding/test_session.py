@@ -19,7 +19,7 @@ from device_sdk.decoding import session as session_module
 from device_sdk.errors import AudioError
 from device_sdk.features import logmel
 from device_sdk.hypothesis import Result
-from tests.device_sdk.features.kaldi import kaldi
+from tests.device_sdk.features.test_logmel import kaldi
 from tests.signals import chirp, noise
 from tests.speech import clips, packaged
 

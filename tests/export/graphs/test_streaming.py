@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.quantized import quantize
 from device_sdk.bundle.weights import pack
 from device_sdk.runtimes.onnxruntime import open_session
 from export.graphs import streaming
 from export.networks.rnnt import RNNT
+from tests.device_sdk.bundle.test_quantized import dequantized
+from tests.tiny import tiny_weights
 
 SHAPES = {
     "one layer": Architecture(1, 16, 1, 12, 10, 8, 20),
@@ -69,3 +75,96 @@ def test_the_joiner_is_the_networks(network, shapes):
     expected = network.join(torch.from_numpy(encoded), torch.from_numpy(predicted)).numpy()
     np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-5)
     np.testing.assert_allclose(np.exp(found).sum(axis=1), 1.0, atol=1e-5)
+
+
+UNIT = 1 / 127
+
+Float = NDArray[np.float64]
+
+
+class Case:
+    """Seeded weights of an architecture, as the graphs get them and as numpy reads them back."""
+
+    def __init__(self, sizes: Architecture) -> None:
+        self.sizes, self.weights = sizes, tiny_weights(sizes)
+        self.packed, self.content = pack(sizes, self.weights), quantize(sizes, self.weights)
+
+    def session(self, build: Any, int8: bool = True) -> Any:
+        graph = build(self.sizes, int8=int8)
+        return open_session(graph, build.__name__, self.packed, self.sizes, quantized=self.content)
+
+    def matrix(self, name: str) -> Float:
+        return dequantized(self.sizes, self.content, name)
+
+
+@pytest.fixture(params=SHAPES, scope="module")
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(SHAPES[request.param])
+
+
+def unit(x: Float) -> Float:
+    """On the grid that states and joint are rounded to."""
+    return np.rint(x / UNIT) * UNIT
+
+
+def sigmoid(x: Float) -> Float:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def cell(gates: Float, c: Float) -> tuple[Float, Float]:
+    i, o, f, candidate = np.split(gates, 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None:
+    sizes = case.sizes
+    features = np.random.default_rng(0).normal(-6.0, 3.0, (1, 30, sizes.mel_bins)).astype(np.float32)
+    zeros = np.zeros((sizes.encoder_layers, 1, sizes.encoder_size), np.float32)
+    inputs = {"features": features, "h": zeros, "c": zeros}
+    found, h, c = case.session(streaming.encoder).run(None, inputs)
+    expected = case.session(streaming.encoder, int8=False).run(None, inputs)
+    assert found.shape == (1, 10, sizes.joiner_size) and h.shape == c.shape == zeros.shape
+    for mine, exact in zip((found, h, c), expected, strict=True):
+        assert np.abs(mine - exact).max() < 0.05 * np.abs(exact).max()
+    assert np.abs(found - expected[0]).max() > 0.0
+
+
+def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
+    sizes, weights = case.sizes, case.weights
+    session = case.session(streaming.predictor)
+    rng = np.random.default_rng(1)
+    layers, size = sizes.predictor_layers, sizes.predictor_size
+    tokens = rng.integers(1, sizes.pieces, 5)
+    h, c = (rng.uniform(-1, 1, (layers, 5, size)).astype(np.float32) for _ in "hc")
+    found = session.run(None, {"tokens": tokens, "h": h, "c": c})
+    below: Float = np.zeros(0)
+    for layer in range(layers):
+        if layer > 0:
+            inputs = unit(below) @ case.matrix(f"predictor.{layer}.W").T
+        elif sizes.pieces <= streaming.TABLE_PIECES:
+            inputs = weights["predictor.embedding"][tokens] @ weights["predictor.0.W"].T.astype(np.float64)
+        else:
+            inputs = case.matrix("predictor.embedding")[tokens] @ case.matrix("predictor.0.W").T
+        gates = inputs + weights[f"predictor.{layer}.B"] + unit(h[layer]) @ case.matrix(f"predictor.{layer}.R").T
+        below, cells = cell(gates, c[layer])
+        # A state on the edge of a grid cell may step over.
+        np.testing.assert_allclose(found[1][layer], below, atol=2e-2)
+        np.testing.assert_allclose(found[2][layer], cells, atol=2e-2)
+    expected = unit(found[1][-1]) @ case.matrix("joiner.predictor.weight").T
+    np.testing.assert_allclose(found[0], expected, atol=1e-4)
+    for row in range(5):
+        alone = session.run(None, {"tokens": tokens[row : row + 1], "h": h[:, row : row + 1], "c": c[:, row : row + 1]})
+        np.testing.assert_allclose(alone[0][0], found[0][row], atol=1e-5)
+
+
+@pytest.mark.parametrize("shapes", JOINED)
+def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    rng = np.random.default_rng(2)
+    encoded, predicted = (rng.normal(size=(*shape, case.sizes.joiner_size)) for shape in shapes)
+    inputs = {"encoded": encoded.astype(np.float32), "predicted": predicted.astype(np.float32)}
+    (found,) = case.session(streaming.joiner).run(None, inputs)
+    logits = unit(np.tanh(encoded + predicted)).reshape(len(found), -1) @ case.matrix("joiner.output.weight").T
+    logits += case.weights["joiner.output.bias"]
+    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
