@@ -117,11 +117,6 @@ def test_a_bundle_is_not_written_over(tiny_bundle):
     assert Bundle.open(tiny_bundle.path).packed == tiny_bundle.packed
 
 
-def test_its_beam_search_runs(tiny_bundle, folder):
-    recognizer = sherpa_recognizer(folder, tiny_bundle, "modified_beam_search")
-    assert isinstance(sherpa_tokens(recognizer, noise(16_000))[0], list)
-
-
 def recordings():
     return [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
 

@@ -35,12 +35,8 @@ def sound():
     return np.concatenate(list(conversation(24.0, seed=3)))
 
 
-def without_ids(results):
-    return [replace(result, utterance_id="") for result in results]
-
-
 def results(events):
-    return without_ids(event for event in events if isinstance(event, Result))
+    return [replace(event, utterance_id="") for event in events if isinstance(event, Result)]
 
 
 def chunks(samples, cuts):
@@ -162,7 +158,7 @@ def test_callbacks_may_be_left_out(recognizer, sound, expected):
     recognizer.session(16_000).listen([sound])
     only: list[Result] = []
     recognizer.session(16_000).listen([sound], on_result=only.append)
-    assert without_ids(only) == expected
+    assert results(only) == expected
 
 
 def test_a_callback_that_fails_loses_no_audio(recognizer, sound, expected, caplog):

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundle import Bundle
-from device_sdk.decoding import Recognizer
 from device_sdk.decoding.beam import Path
 from device_sdk.decoding.nbest import agreement, coverage, distinct, with_confidence, word_posteriors, word_times
 from device_sdk.hypothesis import Hypothesis, Scores, Word
@@ -172,11 +170,3 @@ def test_empty_lists_and_texts(texts: list[str]) -> None:
     found = with_confidence([hypothesis(text, 0.5) for text in texts], Calibration())
     assert [each.text for each in found] == texts
     assert all(0 <= each.confidence <= 1 for each in found)
-
-
-def test_a_recognizers_results_carry_confidences(tiny_bundle: Bundle) -> None:
-    samples = np.random.default_rng(3).standard_normal(16_000).astype(np.float32) * 0.1
-    result = Recognizer(tiny_bundle).recognize(samples, 16_000)
-    assert all(0 < each.confidence < 1 for each in result.nbest)
-    assert all(0 < word.confidence < 1 for each in result.nbest for word in each.words)
-    assert sum(each.confidence for each in result.nbest) <= 1.01

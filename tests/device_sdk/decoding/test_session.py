@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.audio import read_audio
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.decoding import session as session_module
 from device_sdk.errors import AudioError
@@ -43,7 +40,7 @@ def run(recognizer, waveform, cuts=(), sample_rate=16_000):
 @settings(max_examples=20, deadline=None)
 @given(
     length=st.integers(0, 20_000),
-    cuts=st.lists(st.integers(0, 20_000), max_size=8),
+    cuts=st.just(range(1_500)) | st.lists(st.integers(0, 20_000), max_size=8),
     rate=st.sampled_from([16_000, 8_000, 44_100, 48_000]),
 )
 def test_any_chunking_gives_the_same_result(recognizer, length, cuts, rate):
@@ -102,24 +99,6 @@ def default_recognizer():
     return Recognizer(packaged())
 
 
-@pytest.mark.data
-@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder")
-def test_stable_text_is_in_the_result_of_real_speech():
-    files = sorted(Path(os.environ["IDIOLECT_DATA"], "barista").rglob("*.flac"))[::8]
-    assert len(files) >= 40
-    for file in files:
-        waveform = read_audio(file)
-        _, partials, result = run(default_recognizer(), waveform, range(0, len(waveform), 4_800))
-        for earlier, later in itertools.combinations(partials, 2):
-            assert later.text.startswith(earlier.stable)
-        assert result.text.startswith(partials[-1].stable), file
-
-
-def test_single_samples_through_a_session(recognizer):
-    waveform = chirp(1_700)
-    assert without_id(run(recognizer, waveform, range(1_700))[2]) == without_id(recognizer.recognize(waveform, 16_000))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_nbest_list(recognizer, seed):
     waveform = chirp(32_000, seed)
@@ -129,9 +108,10 @@ def test_the_nbest_list(recognizer, seed):
     assert result.text == texts[0]
     assert result.seconds == 2.0
     scores = [hypothesis.score for hypothesis in result.nbest]
-    assert scores == sorted(scores, reverse=True)
+    assert scores == sorted(scores, reverse=True) and sum(each.confidence for each in result.nbest) <= 1.01
     for hypothesis in result.nbest:
         assert hypothesis.score == hypothesis.scores.acoustic < 0.0
+        assert all(0 < sure < 1 for sure in (hypothesis.confidence, *(word.confidence for word in hypothesis.words)))
         assert recognizer.tokenizer.decode(hypothesis.tokens) == hypothesis.text
         assert " ".join(word.text for word in hypothesis.words) == hypothesis.text
         times = [time for word in hypothesis.words for time in (word.start, word.end)]

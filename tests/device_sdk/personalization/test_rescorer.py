@@ -44,33 +44,19 @@ def test_parts_and_total(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
     factors = adaptation(marginal, tiny_bundle.background, WEIGHTS.marginal)
     found = rescorer.rescore(NBEST, marginal)
     assert [entry.score for entry in found] == sorted((entry.score for entry in found), reverse=True)
-    assert {entry.text for entry in found} == {entry.text for entry in NBEST}
-    assert rescorer.neural is not None
+    assert len(found) == len(NBEST) and rescorer.neural is not None
     for entry in found:
         before = next(other for other in NBEST if other.text == entry.text)
-        ids = tiny_bundle.words.ids(entry.text)
-        assert (entry.tokens, entry.words, entry.scores.acoustic, entry.scores.hotword) == (
-            before.tokens,
-            before.words,
-            before.scores.acoustic,
-            before.scores.hotword,
-        )
-        assert entry.scores.neural == pytest.approx(rescorer.neural([ids])[0].sum(), abs=1e-4)
-        assert entry.scores.personal == pytest.approx(sum(factors[word] for word in ids))
-        if rescorer.ngram is not None:
-            assert entry.scores.ngram == pytest.approx(rescorer.ngram([ids])[0].sum())
-        assert entry.score == pytest.approx(
-            combine(
-                WEIGHTS,
-                acoustic=entry.scores.acoustic,
-                words=len(ids),
-                unlisted=ids.count(0),
-                neural=entry.scores.neural,
-                ngram=None if rescorer.ngram is None else entry.scores.ngram,
-                personal=entry.scores.personal,
-                hotword=entry.scores.hotword,
-            )
-        )
+        ids, scores = tiny_bundle.words.ids(entry.text), entry.scores
+        assert replace(entry, scores=before.scores, score=before.score) == before
+        assert (scores.acoustic, scores.hotword) == (before.scores.acoustic, before.scores.hotword)
+        assert scores.neural == pytest.approx(rescorer.neural([ids])[0].sum(), abs=1e-4)
+        assert scores.personal == pytest.approx(sum(factors[word] for word in ids))
+        ngram = None if rescorer.ngram is None else scores.ngram
+        assert rescorer.ngram is None or ngram == pytest.approx(rescorer.ngram([ids])[0].sum())
+        parts = {"neural": scores.neural, "ngram": ngram, "personal": scores.personal, "hotword": scores.hotword}
+        counts = {"words": len(ids), "unlisted": ids.count(0)}
+        assert entry.score == pytest.approx(combine(WEIGHTS, acoustic=scores.acoustic, **counts, **parts))
 
 
 def test_no_marginal_no_adaptation(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
@@ -87,12 +73,6 @@ def test_a_favourite_word_moves_up(rescorer: Rescorer, tiny_bundle: Bundle) -> N
         marginal = tiny_bundle.background * 0.01
         marginal[tiny_bundle.words.id(favourite)] += 0.99
         assert rescorer.rescore([one, two], marginal)[0].text == f"play some {favourite}"
-
-
-def test_equal_scores_keep_their_order(rescorer: Rescorer) -> None:
-    same = [hypothesis("read me the news", -3.0), hypothesis("read me the news", -3.0)]
-    found = rescorer.rescore(same)
-    assert found[0].score == found[1].score
 
 
 def test_without_models_the_first_pass_and_the_words_remain(
@@ -140,7 +120,3 @@ def test_an_ngram_is_loaded_where_it_has_a_share_or_stands_for_the_neural_model(
     has = Bundle.has
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: has(bundle, name) and (neural or "language" not in name))
     assert (Rescorer(tiny_bundle, replace(WEIGHTS, ngram_share=share)).ngram is not None) == asked
-
-
-def test_default_weights_are_the_bundles(tiny_bundle: Bundle) -> None:
-    assert Rescorer(tiny_bundle).weights == tiny_bundle.combination

@@ -1,4 +1,4 @@
-"""The streaming graphs on onnxruntime against a plain numpy transducer."""
+"""The streaming graphs on onnxruntime against the network in torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.bundle import PRESETS, Architecture, Bundle
+from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
@@ -20,68 +20,15 @@ from tests.tiny import tiny_weights
 Float = NDArray[np.float32]
 
 
-def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 1.0 / (1.0 + np.exp(-x))
-
-
-def lstm(x: NDArray[np.float64], w: Float, r: Float, b: Float) -> NDArray[np.float64]:
-    h = c = np.zeros(r.shape[1])
-    outputs = []
-    for step in x:
-        i, o, f, candidate = np.split(w @ step + r @ h + b, 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
-        h = sigmoid(o) * np.tanh(c)
-        outputs.append(h)
-    return np.array(outputs)
-
-
-def encoded_by_numpy(architecture: Architecture, weights: dict[str, Float], features: Float) -> NDArray[np.float64]:
-    x = ((features.astype(np.float64) - weights["features.mean"]) * weights["features.scale"]).reshape(
-        -1, architecture.subsampling_factor * architecture.mel_bins
-    )
-    for layer in range(architecture.encoder_layers):
-        x = lstm(x, *(weights[f"encoder.{layer}.{part}"] for part in "WRB"))
-    return x @ weights["joiner.encoder.weight"].T + weights["joiner.encoder.bias"]
-
-
-def predicted_by_numpy(architecture: Architecture, weights: dict[str, Float], tokens: list[int]) -> NDArray[np.float64]:
-    x = weights["predictor.embedding"][tokens].astype(np.float64)
-    for layer in range(architecture.predictor_layers):
-        x = lstm(x, *(weights[f"predictor.{layer}.{part}"] for part in "WRB"))
-    return x @ weights["joiner.predictor.weight"].T
-
-
 @pytest.fixture(scope="module")
 def features() -> Float:
     return np.random.default_rng(3).normal(-6.0, 3.0, (60, 64)).astype(np.float32)
-
-
-def test_encoder_matches_numpy(tiny_bundle: Bundle, features: Float) -> None:
-    transducer: Transducer = OnnxTransducer(tiny_bundle)
-    encoded, state = transducer.encode(features)
-    expected = encoded_by_numpy(tiny_bundle.architecture, dict(tiny_bundle.weights), features)
-    np.testing.assert_allclose(encoded, expected, atol=2e-5)
-    assert encoded.dtype == np.float32 and state.h.shape == (1, 1, 32)
-    assert transducer.architecture == tiny_bundle.architecture
 
 
 @pytest.mark.parametrize("shape", [(4, 64), (6, 63), (6,)])
 def test_features_of_a_wrong_shape_are_refused(tiny_bundle: Bundle, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"features: found shape .* expected \[F, 64\]"):
         OnnxTransducer(tiny_bundle).encode(np.zeros(shape, np.float32))
-
-
-def test_prediction_steps_match_numpy_row_by_row(tiny_bundle: Bundle) -> None:
-    transducer = OnnxTransducer(tiny_bundle)
-    sequences = np.array([[0, 5, 9, 2], [0, 1, 1, 63]])
-    state: RecurrentState | None = None
-    for step in range(sequences.shape[1]):
-        predicted, state = transducer.predict(sequences[:, step].copy(), state)
-        for row, tokens in enumerate(sequences):
-            expected = predicted_by_numpy(
-                tiny_bundle.architecture, dict(tiny_bundle.weights), tokens[: step + 1].tolist()
-            )
-            np.testing.assert_allclose(predicted[row], expected[-1], atol=2e-5)
 
 
 JOINED = [((1,), (3,)), ((3,), (3,)), ((3,), (1,)), ((1, 4), (3, 1)), ((3, 4), (3, 4)), ((1, 1), (1, 1))]
@@ -120,13 +67,27 @@ def test_what_a_graph_cannot_run_is_a_named_error(tiny_bundle: Bundle, token: in
         OnnxTransducer(tiny_bundle).predict(np.full(1, token, np.int64))
 
 
-def test_other_weights_are_used_by_the_same_graphs(tiny_bundle: Bundle, features: Float) -> None:
-    weights = tiny_weights(tiny_bundle.architecture, seed=9)
-    other = OnnxTransducer(tiny_bundle.with_weights(weights, "9"))
-    expected = encoded_by_numpy(tiny_bundle.architecture, weights, features)
-    np.testing.assert_allclose(other.encode(features)[0], expected, atol=2e-5)
-    predicted, _ = other.predict(np.array([4]))
-    np.testing.assert_allclose(predicted[0], predicted_by_numpy(tiny_bundle.architecture, weights, [4])[0], atol=2e-5)
+@pytest.mark.parametrize("seed", [None, 9])
+def test_graphs_give_what_the_network_gives_of_any_weights(
+    tiny_bundle: Bundle, features: Float, seed: int | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    from export.networks.rnnt import RNNT
+
+    bundle, tokens = tiny_bundle, np.array([[5, 9, 2], [1, 1, 63]])
+    if seed is not None:
+        bundle = tiny_bundle.with_weights(tiny_weights(tiny_bundle.architecture, seed), "9")
+    network = RNNT(bundle.architecture).from_parameters(bundle.weights).eval()
+    transducer: Transducer = OnnxTransducer(bundle)
+    encoded, state = transducer.encode(features)
+    with torch.no_grad():
+        heard, said = network.encode(torch.from_numpy(features)[None])[0], network.predict(torch.from_numpy(tokens))
+    np.testing.assert_allclose(encoded, heard.numpy(), atol=2e-5)
+    assert encoded.dtype == np.float32 and state.h.shape == (1, 1, 32)
+    before: RecurrentState | None = None
+    for step, column in enumerate([np.zeros(2, np.int64), *tokens.T]):
+        predicted, before = transducer.predict(column.copy(), before)
+        np.testing.assert_allclose(predicted, said[:, step].numpy(), atol=2e-5)
 
 
 def test_int8_is_close_and_follows_the_weights(tiny_bundle: Bundle, features: Float) -> None:
