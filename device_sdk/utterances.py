@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.spellings import Spellings
+from device_sdk.decoding.hotwords import Spellings
 from device_sdk.errors import StateError
 from device_sdk.features import channel as channels
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence

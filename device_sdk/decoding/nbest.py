@@ -14,7 +14,7 @@ import numpy as np
 
 from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.beam import Path
-from device_sdk.decoding.spellings import Spellings, written, written_words
+from device_sdk.decoding.hotwords import Spellings, written, written_words
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from rescoring.combination import Calibration, confidence
 from rescoring.marginals import posteriors

@@ -20,11 +20,10 @@ from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
-from device_sdk.decoding.hotwords import Hotwords
+from device_sdk.decoding.hotwords import Hotwords, Spellings, settled, written
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
-from device_sdk.decoding.spellings import Spellings, settled, written
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from device_sdk.bundle import Bundle
 from device_sdk.checks import reading
-from device_sdk.decoding.spellings import Spellings
+from device_sdk.decoding.hotwords import Spellings
 from device_sdk.errors import IdiolectError, StateError
 from device_sdk.feedback.signals import (
     Accepted,

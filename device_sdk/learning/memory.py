@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.decoding.spellings import Spellings
+from device_sdk.decoding.hotwords import Spellings
 from device_sdk.errors import FeedbackError
 from device_sdk.feedback.signals import Signal, combined
 from device_sdk.hypothesis import Hypothesis

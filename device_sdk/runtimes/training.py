@@ -13,9 +13,8 @@ from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, quantize
 from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, frozen_file, trainable, training_file
 from device_sdk.errors import BundleError
-from device_sdk.runtimes.feeds import check_parameter
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
-from device_sdk.runtimes.protocol import Gradients, Training
+from device_sdk.runtimes.protocol import Gradients, Training, check_parameter
 
 __all__ = ["FrozenLayers", "TrainingSession"]
 

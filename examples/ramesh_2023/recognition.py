@@ -13,8 +13,7 @@ from examples.ramesh_2023.encoders import fresh
 from examples.ramesh_2023.recipes import Sizes
 from examples.ramesh_2023.speech import Speech
 from examples.runner import Errors
-from export.networks.context_rnnt import ContextRNNT, begin_encoder
-from export.networks.cpc import CPC
+from export.networks.cpc import CPC, ContextRNNT, begin_encoder
 from server.lab.training.augmentation import Augmentation, mask
 from server.lab.training.clips import ClipSampler
 from server.lab.training.data import Example

@@ -162,7 +162,7 @@ def executorch_step(problem: Problem, case: Case, folder: Path) -> Callable[[], 
     from device_sdk.runtimes.executorch.bindings import Runtime
     from device_sdk.runtimes.executorch.manifest import Bucket, training_shapes
     from device_sdk.runtimes.executorch.training import padded
-    from device_sdk.runtimes.feeds import utterance_feeds
+    from device_sdk.runtimes.protocol import utterance_feeds
 
     sizes, bucket = PRESETS[case.preset], Bucket(frames=case.frames, tokens=case.tokens, hypotheses=case.hypotheses)
     source = folder / bucket.file

@@ -26,8 +26,8 @@ from export.benchmarks.learn import SHORT, SIDES, in_turns, problem
 from export.benchmarks.stages import UNIT, decoded, encode, over, speeds
 from export.benchmarks.start import OURS, starts
 from export.executorch import TrainingStep, export_executorch
-from export.executorch.lowering import lowered
 from export.executorch.training import training_example
+from export.executorch.writer import lowered
 
 __all__ = ["benchmark", "training_figures"]
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import FileEntry
 from device_sdk.bundle.weights import architecture_digest
+from device_sdk.errors import MissingExtraError
+from device_sdk.runtimes.executorch.bindings import METHOD
 from device_sdk.runtimes.executorch.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -23,7 +31,6 @@ from device_sdk.runtimes.executorch.manifest import (
     program_shapes,
 )
 from device_sdk.runtimes.executorch.transducer import program_constants, with_constants
-from export.executorch.lowering import lowered, lowered_to_xnnpack
 from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, step_example
 from export.executorch.training import TrainingStep, training_example
 from export.networks.rnnt import RNNT
@@ -31,7 +38,7 @@ from export.networks.rnnt import RNNT
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["TRAINING_BUCKETS", "export_executorch"]
+__all__ = ["TRAINING_BUCKETS", "export_executorch", "lowered", "lowered_to_xnnpack"]
 
 TRAINING_BUCKETS = (
     Bucket(frames=128, tokens=16, hypotheses=8),
@@ -110,3 +117,62 @@ def _places(program: bytes, constants: Mapping[str, NDArray[np.float32]], source
 
 def _training(sizes: Architecture, bucket: Bucket) -> bytes:
     return lowered(TrainingStep(sizes), *training_example(sizes, bucket))
+
+
+Varying = tuple[object, ...]
+
+
+def lowered_to_xnnpack(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
+    """A program whose operators XNNPACK runs as far as it has them. varying: for each input, sizes that may vary.
+
+    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
+    """
+    with _quiet():
+        exir = _exir()
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+        traced = torch.export.export(module.eval(), inputs, dynamic_shapes=varying)
+        edge = exir.to_edge_transform_and_lower({METHOD: traced}, partitioner=[XnnpackPartitioner()])
+        return bytes(edge.to_executorch().buffer)
+
+
+def lowered(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
+    """A program of ExecuTorch's own kernels, with scans as loops. Its inputs are read where they lie, not copied.
+
+    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
+    """
+    with _quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        exir = _exir()
+        from executorch.exir.passes import MemoryPlanningPass
+
+        traced = torch.export.export(module.eval(), inputs, dynamic_shapes=varying, strict=False)
+        edge = exir.to_edge_transform_and_lower(
+            {METHOD: traced}, compile_config=exir.EdgeCompileConfig(_check_ir_validity=False)
+        )
+        # Views stay copies: what a loop writes and its next step reads must not lie in the same place.
+        planning = MemoryPlanningPass(alloc_graph_input=False)
+        config = exir.ExecutorchBackendConfig(remove_view_copy=False, memory_planning_pass=planning)
+        return bytes(edge.to_executorch(config).buffer)
+
+
+def _exir() -> ModuleType:
+    try:
+        import executorch.exir as exir
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"export to ExecuTorch needs the module {error.name!r}; "
+            "install it with: pip install 'idiolect-server[train]'"
+        ) from error
+    return exir
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the remarks of torchao and ExecuTorch on their own optional parts."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

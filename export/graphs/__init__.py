@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import SUBSETS, frozen, frozen_file, training_file
-from export.graphs.frozen_layers import frozen_layers
-from export.graphs.streaming import encoder, joiner, predictor
+from export.graphs.streaming import encoder, frozen_layers, joiner, predictor
 from export.graphs.training import subset_training, training
 
 __all__ = ["build_graphs", "encoder", "frozen_layers", "joiner", "predictor", "subset_training", "training"]

@@ -15,11 +15,9 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import ConfigurationError
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
-from export.graphs.frozen_layers import started
-from export.graphs.joint import Joint, distinct_prefixes, matrix_gradients
-from export.graphs.lattice import lattice
+from export.graphs.joint import Joint, distinct_prefixes, lattice, matrix_gradients
 from export.graphs.lstm import Trace, lstm, lstm_gradients, traced_lstm
-from export.graphs.streaming import stacked_frames
+from export.graphs.streaming import stacked_frames, started
 
 __all__ = ["subset_training", "training"]
 
@@ -48,7 +46,7 @@ def training(
 
     trainable: parameters to return gradients for; ``None`` is all. What only others would need is left out. beneath:
     layers that are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features, and
-    ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.frozen_layers`). factors: the trainable ones are matrices
+    ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). factors: the trainable ones are matrices
     [out, in], and the gradients are by factors beside them, ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further
     inputs; the matrices that come in hold the factors' products already. Raises :class:`ConfigurationError` for an
     unknown, frozen or empty choice.

@@ -21,8 +21,7 @@ from device_sdk.runtimes.executorch.manifest import (
     read_program,
     training_shapes,
 )
-from device_sdk.runtimes.feeds import check_parameter
-from device_sdk.runtimes.protocol import Gradients, Training
+from device_sdk.runtimes.protocol import Gradients, Training, check_parameter
 
 __all__ = ["ExecutorchTrainingSession", "distinct_prefixes", "padded"]
 
@@ -102,7 +101,7 @@ class ExecutorchTrainingSession(Training):
 
 
 def padded(feeds: Feeds, stacked: int, bucket: Bucket) -> Feeds:
-    """A program's inputs besides parameters, in order, from an utterance's (see :mod:`device_sdk.runtimes.feeds`).
+    """A program's inputs besides parameters, in order, from an utterance's (see :mod:`device_sdk.runtimes.protocol`).
 
     stacked: K, frames that the encoder stacks into one. Padding changes neither losses nor gradients: frames behind the
     utterance's own and rows of no hypothesis lead to no end of the lattice.

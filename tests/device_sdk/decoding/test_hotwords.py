@@ -15,8 +15,8 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.bundle import WORD_START
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.beam import Path, paths
+from device_sdk.decoding.hotwords import settled, written, written_words
 from device_sdk.decoding.nbest import distinct
-from device_sdk.decoding.spellings import settled, written, written_words
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
 from device_sdk.formatting import formatted

@@ -20,8 +20,7 @@ from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.runtimes.executorch import MANIFEST, Bucket, ExecutorchTrainingSession
 from device_sdk.runtimes.executorch.training import distinct_prefixes, padded
-from device_sdk.runtimes.feeds import utterance_feeds
-from device_sdk.runtimes.protocol import Gradients
+from device_sdk.runtimes.protocol import Gradients, utterance_feeds
 from device_sdk.runtimes.training import TrainingSession
 from export.benchmarks import learn, runtimes
 from export.executorch import TRAINING_BUCKETS, TrainingStep, export_executorch

@@ -8,8 +8,7 @@ import torch
 
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import ConfigurationError
-from export.networks.context_rnnt import ContextRNNT, begin_encoder
-from export.networks.cpc import CPC, CPCS, ContextShape, Contrast
+from export.networks.cpc import CPC, CPCS, ContextRNNT, ContextShape, Contrast, begin_encoder
 from export.networks.rnnt import RNNT
 
 TINY = CPCS["tiny"]

@@ -13,8 +13,7 @@ import sentencepiece
 import torch
 
 from device_sdk.errors import ConfigurationError, DataError
-from export.networks.context_rnnt import ContextRNNT
-from export.networks.cpc import CPC, ContextShape, Contrast
+from export.networks.cpc import CPC, ContextRNNT, ContextShape, Contrast
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import ClipSampler, CpcTask, HeldClips, ReadClips
 from server.lab.training.data import Example

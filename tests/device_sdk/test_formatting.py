@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from device_sdk.formatting import cues, formatted, spans, srt, webvtt
-from device_sdk.formatting.numbers import ORDINALS, cardinal, ordinal
+from device_sdk.formatting import ORDINALS, cardinal, cues, formatted, ordinal, spans, srt, webvtt
 from device_sdk.hypothesis import Word
 
 FIRST = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
