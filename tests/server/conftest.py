@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from tests.server.databases import PLACES, placed
-from tests.server.parties import Operator, Party, serving
+from tests.server.parties import OPERATOR, Operator, Party, serving
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -41,7 +45,40 @@ def device(http: TestClient) -> Party:
 
 @pytest.fixture
 def devices(http: TestClient) -> Callable[[int], list[Party]]:
-    def make(count: int) -> list[Party]:
-        return [Party(http).enrol() for _ in range(count)]
+    return lambda count: [Party(http).enrol() for _ in range(count)]
 
-    return make
+
+Run = Callable[..., str]
+
+
+class InProcess(httpx.BaseTransport):
+    """Hands requests to starlette's test client, whichever HTTP library that one is built on."""
+
+    def __init__(self, http: Any) -> None:
+        self._http = http
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        headers = dict(request.headers)
+        answer = self._http.request(request.method, str(request.url), headers=headers, content=request.read())
+        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
+
+
+@pytest.fixture
+def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command whose requests go to the server in this process; returns what it printed."""
+    from server.commands import operators
+    from server.operators.client import OperatorClient
+
+    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=InProcess(http)))
+    monkeypatch.setenv("IDIOLECT_SERVER", "http://testserver")
+    monkeypatch.setenv("IDIOLECT_OPERATOR_TOKEN", OPERATOR)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def invoke(app: typer.Typer, *words: str) -> str:
+        result = CliRunner().invoke(app, list(words))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return invoke

@@ -71,24 +71,18 @@ def test_check_in_says_what_is_current(operator: Operator, device: Party) -> Non
     idle = CheckedIn.model_validate_json(device.check_in().content)
     assert (idle.model_version, idle.marginals_version, idle.round) == ("base-1", 0, None)
     round_id = operator.open(deltas={"clip_norm": 2.0})
+    other = CheckedIn.model_validate_json(device.check_in(words_digest="e" * 64).content).round
+    assert other is not None and other.marginals is None, "another word list is not asked for marginals"
     offer = CheckedIn.model_validate_json(device.check_in().content).round
     assert offer is not None
     assert (offer.round_id, offer.model_version) == (round_id, "base-1")
-    assert offer.marginals is not None
-    assert offer.deltas is not None
-    assert offer.deltas.clip_norm == 2.0
+    assert offer.marginals is not None and offer.deltas is not None and offer.deltas.clip_norm == 2.0
     assert 0 < offer.closes_in_seconds <= 86400
     device.send_counts(round_id, {1: 1})
     after = CheckedIn.model_validate_json(device.check_in().content).round
-    assert after is not None
-    assert after.marginals is None
+    assert after is not None and after.marginals is None
     device.send_delta(round_id)
     assert CheckedIn.model_validate_json(device.check_in().content).round is None
-
-
-def test_another_word_list_is_not_asked_for_marginals(operator: Operator, device: Party) -> None:
-    operator.open()
-    assert device.check_in(words_digest="e" * 64).json()["round"] is None
 
 
 def test_the_whole_way(http: Any, operator: Operator, devices: Callable[[int], list[Party]]) -> None:
@@ -97,14 +91,8 @@ def test_the_whole_way(http: Any, operator: Operator, devices: Callable[[int], l
         assert device.send_counts(round_id, {number + 1: 256, 9: 128}).status_code == 200
         assert device.send_delta(round_id, value=0.01 * (number + 1), utterances=number + 1).status_code == 200
     found = operator.close(round_id)
-    assert found["state"] == "published"
-    assert [move["target"] for move in found["transitions"]] == [
-        "open",
-        "closing",
-        "aggregated",
-        "evaluated",
-        "published",
-    ]
+    states = ["open", "closing", "aggregated", "evaluated", "published"]
+    assert [move["target"] for move in found["transitions"]] == states and found["state"] == states[-1]
     base = initial()
     served = http.get(f"/v1/models/{found['model_version']}")
     weights = parse_weights(served.content)
@@ -119,11 +107,8 @@ def test_the_whole_way(http: Any, operator: Operator, devices: Callable[[int], l
     counts[[1, 2, 3]], counts[9] = 1.0, 1.5
     assert message.words_digest == DIGEST
     assert np.allclose(probabilities, (counts + base.background) / (counts.sum() + 1))
-    for path, etag in (
-        (f"/v1/models/{found['model_version']}", served.headers["etag"]),
-        (f"/v1/marginals/{found['marginals_version']}", answer.headers["etag"]),
-    ):
-        assert http.get(path, headers={"If-None-Match": etag}).status_code == 304
+    for each in (served, answer):
+        assert http.get(str(each.url), headers={"If-None-Match": each.headers["etag"]}).status_code == 304
     part = http.get(f"/v1/models/{found['model_version']}", headers={"Range": "bytes=10-19"})
     assert (part.status_code, part.content) == (206, served.content[10:20])
 
@@ -158,9 +143,8 @@ def test_a_report_of_an_earlier_version_is_a_duplicate_still(http: Any, operator
     body = device.counts(round_id, {3: 1}, report_id="old")
     own = {"device_id": device.id, "round_id": round_id, "stream": "marginals", "utterances": 1, "accepted_at": 1.0}
     with http.app.state.service.database.write() as connection:
-        connection.execute(
-            insert(reports).values(id="old", body_sha256=sha256(body).hexdigest(), size=len(body), **own)
-        )
+        stored = own | {"id": "old", "body_sha256": sha256(body).hexdigest(), "size": len(body)}
+        connection.execute(insert(reports).values(stored))
     path = f"/v1/rounds/{round_id}/marginals"
     assert Receipt.model_validate_json(device.post(path, body, round_id).content).duplicate
     other = device.counts(round_id, {4: 1}, report_id="old")
@@ -222,24 +206,16 @@ BAD_DELTAS: list[tuple[dict[str, Any], dict[str, Any], tuple[int, str], str]] = 
 ]
 
 
-@pytest.mark.parametrize(("values", "changes", "expected", "detail"), BAD_DELTAS)
-def test_bad_deltas(
-    http: Any,
-    operator: Operator,
-    device: Party,
-    values: dict[str, Any],
-    changes: dict[str, Any],
-    expected: tuple[int, str],
-    detail: str,
-) -> None:
+@pytest.mark.parametrize("case", BAD_DELTAS)
+def test_bad_deltas(http: Any, operator: Operator, device: Party, case: tuple[Any, Any, tuple[int, str], str]) -> None:
+    values, changes, expected, detail = case
     round_id = operator.open(deltas={"minimum_utterances": 2})
     answer = device.send_delta(round_id, arrays(**values), **{"utterances": 5} | changes)
     assert refusal(answer) == expected
     assert detail in answer.json()["detail"]
     if expected[1] == "bad_delta":
         assert answer.json()["field"] in {*values, "delta"}
-    own = http.app.state.service
-    assert list(own.blobs.names("deltas")) == []
+    assert list(http.app.state.service.blobs.names("deltas")) == []
     assert operator.get(f"rounds/{round_id}")["reports"]["deltas"] == 0
 
 
@@ -253,7 +229,6 @@ def test_deltas_without_a_header(operator: Operator, device: Party) -> None:
 
 def test_rounds_that_take_no_report(operator: Operator, device: Party) -> None:
     round_id = operator.open(deltas={})
-    path = f"/v1/rounds/{round_id}/marginals"
     assert refusal(device.send_counts("r9-none", {1: 1})) == (404, "unknown_round")
     operator.close(round_id)
     assert refusal(device.send_counts(round_id, {1: 1})) == (409, "round_closed")
@@ -264,10 +239,9 @@ def test_rounds_that_take_no_report(operator: Operator, device: Party) -> None:
     assert refusal(device.send_delta(planned)) == (409, "round_closed")
     # Signed for one round, sent to another: the signature binds the address.
     body = device.counts(only_deltas, {1: 1})
-    headers = device.headers("POST", path, round_id, body)
-    assert refusal(
-        device.http.request("POST", f"/v1/rounds/{only_deltas}/marginals", content=body, headers=headers)
-    ) == (401, "bad_signature")
+    headers = device.headers("POST", f"/v1/rounds/{round_id}/marginals", round_id, body)
+    answer = device.http.request("POST", f"/v1/rounds/{only_deltas}/marginals", content=body, headers=headers)
+    assert refusal(answer) == (401, "bad_signature")
 
 
 HEADER_CHANGES: list[tuple[dict[str, str], tuple[int, str]]] = [

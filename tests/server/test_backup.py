@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from collections.abc import Iterator
@@ -16,11 +17,12 @@ from device_sdk import cli
 from device_sdk.errors import StateError
 from server.app import create_app
 from server.backup import restore, save
+from server.settings import database_url
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import metadata
 from tests.server.parties import Operator, Party, serving, settings
-from tests.server.postgres import postgres_server
+from tests.server.postgres import fresh_database, postgres_server
 
 DELTAS = {"deltas": {"clip_norm": 10.0}, "marginals": {"epsilon": 1e8}}
 
@@ -60,17 +62,16 @@ def content(database: Database) -> dict[str, list[tuple[Any, ...]]]:
 @pytest.mark.parametrize("target", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 @pytest.mark.parametrize("source", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, request: Any) -> None:
-    places = {"sqlite": str(tmp_path / "old.db"), "sqlite2": str(tmp_path / "new.db")}
-    if "postgresql" in (source, target):
-        base = request.getfixturevalue("postgres")
-        places |= {f"postgresql{end}": fresh(base, f"{source}_{target}_{end or 1}") for end in ("", "2")}
-    before, after = places[source], places[f"{target}2"]
+    before, after = (
+        str(tmp_path / name) if kind == "sqlite" else fresh_database(request.getfixturevalue("postgres"))
+        for name, kind in (("old.db", source), ("new.db", target))
+    )
     waiting, status = lived(tmp_path, before)
-    old = Database(before if "://" in before else f"sqlite:///{before}")
+    old = Database(database_url(before))
     archive = tmp_path / "server.tar"
     saved = save(old, FolderBlobs(tmp_path / "blobs", tidy=False), archive)
     assert saved.rows["reports"] == 6 and saved.blobs == 2 and saved.missing == ()
-    new = Database(after if "://" in after else f"sqlite:///{after}")
+    new = Database(database_url(after))
     blobs = FolderBlobs(tmp_path / "restored")
     assert restore(archive, new, blobs) == saved
     earlier, later = content(old), content(new)
@@ -95,19 +96,6 @@ def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, 
         assert (ended["state"], ended["releases"]["deltas"]["reports"]) == ("published", 1)
 
 
-def fresh(url: str, name: str) -> str:
-    """A new database of the same server."""
-    from sqlalchemy import create_engine, text
-    from sqlalchemy.engine import make_url
-
-    parsed = make_url(url).set(drivername="postgresql+psycopg")
-    engine = create_engine(parsed, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f'CREATE DATABASE "{name}"'))
-    engine.dispose()
-    return parsed.set(database=name).render_as_string(hide_password=False)
-
-
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     lived(tmp_path, str(tmp_path / "old.db"))
@@ -119,8 +107,6 @@ def archive(tmp_path: Path) -> Path:
 
 def changed(archive: Path, change: Any) -> None:
     """The archive with every member's bytes passed through ``change(name, content)``; None leaves a member out."""
-    import io
-
     with tarfile.open(archive) as old:
         members = [(member.name, old.extractfile(member).read()) for member in old.getmembers()]  # type: ignore[union-attr]
     with tarfile.open(archive, "w") as new:

@@ -31,7 +31,7 @@ def only(name: str) -> str:
 
 
 def test_its_state_lies_in_a_volume_that_its_user_may_write() -> None:
-    volume = json.loads(only("VOLUME")) if only("VOLUME").startswith("[") else shlex.split(only("VOLUME"))
+    volume = json.loads(only("VOLUME"))
     assert volume == [only("WORKDIR")], "state lies in the working folder where nobody says otherwise"
     made = " ".join(arguments for name, arguments in instructions() if name == "RUN")
     assert f"--home-dir {volume[0]} {only('USER')}" in made

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,11 +40,9 @@ def virtual_scheduling(times: list[float], rate: Rate) -> list[bool]:
     burst=st.integers(1, 6),
 )
 def test_lets_through_what_virtual_scheduling_does(steps: list[int], per_second: float, burst: int) -> None:
-    rate, now, bucket, found = Rate(per_second, float(burst)), 0.0, None, []
-    times = []
-    for step in steps:
-        now += step / 8  # dyadic: no rounding in either
-        times.append(now)
+    rate, bucket, found = Rate(per_second, float(burst)), None, []
+    times = [step / 8 for step in accumulate(steps)]  # dyadic: no rounding in either
+    for now in times:
         bucket, wait = take(bucket, rate, now)
         found.append(wait == 0.0)
     assert found == virtual_scheduling(times, rate)
@@ -75,12 +75,8 @@ def test_memory_is_bounded_and_the_busy_are_remembered() -> None:
 @pytest.mark.parametrize(
     ("host", "key"),
     [
-        ("127.0.0.1", None),
-        ("127.8.9.1", None),
-        ("::1", None),
-        ("::ffff:127.0.0.1", None),
-        ("203.0.113.9", "203.0.113.9"),
-        ("::ffff:203.0.113.9", "203.0.113.9"),
+        *((here, None) for here in ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1")),
+        *((prefix + "203.0.113.9", "203.0.113.9") for prefix in ("", "::ffff:")),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
@@ -94,22 +90,16 @@ def test_whom_requests_are_counted_for(host: str | None, key: str | None) -> Non
     assert key_of(host) == key
 
 
-Open = Callable[..., Any]
+Open = Callable[[str], TestClient]
 
 
 @pytest.fixture
 def open_client(tmp_path: Path) -> Iterator[Open]:
     """Clients at addresses of the test's choice, of one server that lets an address ask 5 times and a device 3."""
-    from fastapi.testclient import TestClient
-
     rates = Rates(Rate(1e-3, 5.0), Rate(1e-3, 3.0))
     app = create_app(settings(tmp_path, rates=rates, trusted_proxies=("127.0.0.1", "10.1.0.0/16")), initial())
     with app.state.service:
-
-        def client(host: str) -> TestClient:
-            return TestClient(app, raise_server_exceptions=False, client=(host, 5000))
-
-        yield client
+        yield lambda host: TestClient(app, raise_server_exceptions=False, client=(host, 5000))
 
 
 def test_an_address_that_asks_too_often_is_told_when_to_come_back(open_client: Open) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from device_sdk import cli
+from server.registry.retention import remove_old
+from server.storage.blobs import FolderBlobs
+from server.storage.database import Database
 from tests.server.backups.machine import VALUES, Machine, delta, idiolect
 from tests.server.parties import HEADERS
 
@@ -33,7 +37,7 @@ def lived(machine: Machine) -> str:
     return str(lines[version]["sha256"])
 
 
-def flipped(path: Path, byte: int, bit: int = 0) -> None:
+def flip(path: Path, byte: int, bit: int = 0) -> None:
     content = bytearray(path.read_bytes())
     content[byte] ^= 1 << bit
     path.write_bytes(content)
@@ -43,36 +47,24 @@ def weights(machine: Machine, digest: str) -> Path:
     return machine.blobs / "models" / f"{digest}.safetensors"
 
 
-def _mistyped_database(machine: Machine, digest: str) -> list[str]:
-    return ["--database", str(machine.folder / "sever.db"), "--blobs", str(machine.blobs)]
-
-
-def _other_folder(machine: Machine, digest: str) -> list[str]:
-    return ["--database", machine.database, "--blobs", str(machine.folder / "blob")]
-
-
-def _empty_folder(machine: Machine, digest: str) -> list[str]:
-    (machine.folder / "empty").mkdir()
-    return ["--database", machine.database, "--blobs", str(machine.folder / "empty")]
-
-
-def _lost_weights(machine: Machine, digest: str) -> list[str]:
-    weights(machine, digest).unlink()
-    return machine.place
-
-
-def _damaged_weights(machine: Machine, digest: str) -> list[str]:
-    flipped(weights(machine, digest), -5)
-    return machine.place
-
-
-@pytest.mark.parametrize("spoil", [_mistyped_database, _other_folder, _empty_folder, _lost_weights, _damaged_weights])
-def test_what_cannot_be_saved_whole_is_refused(machine: Machine, spoil: Callable[[Machine, str], list[str]]) -> None:
+@pytest.mark.parametrize("spoiled", ["database", "folder", "empty folder", "lost weights", "damaged weights"])
+def test_what_cannot_be_saved_whole_is_refused(machine: Machine, spoiled: str) -> None:
     with machine.running():
-        place = spoil(machine, lived(machine))
+        file, database, blobs = weights(machine, lived(machine)), machine.database, machine.blobs
+        match spoiled:
+            case "database":
+                database = str(machine.folder / "sever.db")
+            case "folder":
+                blobs = machine.folder / "blob"
+            case "empty folder":
+                blobs = machine.folder / "empty"
+                blobs.mkdir()
+            case "lost weights":
+                file.unlink()
+            case "damaged weights":
+                flip(file, -5)
         before = {path for path in machine.folder.rglob("*") if "probes" not in path.parts}
-        archive = machine.folder / "server.tar"
-        made = idiolect("backup", archive, *place)
+        made = idiolect("backup", machine.folder / "server.tar", "--database", database, "--blobs", str(blobs))
         assert made.returncode == 1, made.stdout + made.stderr
         assert made.stderr.count("\n") == 1 and "Traceback" not in made.stderr, "it says in one line what is wrong"
         new = {path for path in machine.folder.rglob("*") if "probes" not in path.parts} - before
@@ -81,10 +73,6 @@ def test_what_cannot_be_saved_whole_is_refused(machine: Machine, spoil: Callable
 
 def test_weights_that_retention_removed_are_no_loss(tmp_path: Path) -> None:
     """They are known to be gone; what is gone beside them is not."""
-    from server.registry.retention import remove_old
-    from server.storage.blobs import FolderBlobs
-    from server.storage.database import Database
-
     machine = Machine(tmp_path / "machine")
     with machine.running() as operator:
         party = machine.party()
@@ -93,7 +81,7 @@ def test_weights_that_retention_removed_are_no_loss(tmp_path: Path) -> None:
             round_id = operator.open(**PLAN)
             assert party.send_delta(round_id, delta(value), model_version=version).status_code == 200
             assert operator.close(round_id)["state"] == "published"
-    models = [each["sha256"] for each in _models(machine)]
+        models = [each["sha256"] for each in operator.get("models")["models"]]
     database, blobs = Database(f"sqlite:///{machine.database}"), FolderBlobs(machine.blobs)
     with database.write() as connection:
         assert remove_old(connection, blobs, 2, 0.0) == 2
@@ -105,34 +93,9 @@ def test_weights_that_retention_removed_are_no_loss(tmp_path: Path) -> None:
     machine.close()
 
 
-def _models(machine: Machine) -> list[dict[str, str]]:
-    with machine.running() as operator:
-        found: list[dict[str, str]] = operator.get("models")["models"]
-        return found
-
-
 @pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)], ids=["part", "whole"])
 def test_a_flipped_bit_anywhere_is_found(machine: Machine, tmp_path: Path, count: int) -> None:
     """In a table, in weights, in the archive's own headers and in the gaps between."""
-    from device_sdk import cli
-
-    archive = tmp_path / "server.tar"
-    with machine.running():
-        lived(machine)
-        assert idiolect("backup", archive, *machine.place).returncode == 0
-    assert idiolect("backup", "--verify", archive).returncode == 0
-    size = archive.stat().st_size
-    places = {*range(0, size, max(1, size // count)), size - 1, size - 600}
-    for place in sorted(places):
-        flipped(archive, place, place % 8)
-        assert cli.main(["backup", "--verify", str(archive)]) == 1, f"byte {place} of {size}"
-        assert cli.main(["restore", str(archive), "--database", str(tmp_path / "no.db")]) == 1
-        flipped(archive, place, place % 8)
-    archive.write_bytes(archive.read_bytes()[:-1])
-    assert cli.main(["backup", "--verify", str(archive)]) == 1, "cut off"
-
-
-def test_verify_says_what_is_wrong_and_leaves_nothing_behind(machine: Machine, tmp_path: Path) -> None:
     archive = tmp_path / "server.tar"
     with machine.running():
         lived(machine)
@@ -141,7 +104,16 @@ def test_verify_says_what_is_wrong_and_leaves_nothing_behind(machine: Machine, t
     found = idiolect("backup", "--verify", archive)
     assert (found.returncode, "can be restored" in found.stdout) == (0, True), found.stderr
     assert idiolect("backup", "--verify", tmp_path / "missing.tar").returncode == 1
-    assert sorted(tmp_path.iterdir()) == before
+    assert sorted(tmp_path.iterdir()) == before, "nothing is left behind"
+    size = archive.stat().st_size
+    places = {*range(0, size, max(1, size // count)), size - 1, size - 600}
+    for place in sorted(places):
+        flip(archive, place, place % 8)
+        assert cli.main(["backup", "--verify", str(archive)]) == 1, f"byte {place} of {size}"
+        assert cli.main(["restore", str(archive), "--database", str(tmp_path / "no.db")]) == 1
+        flip(archive, place, place % 8)
+    archive.write_bytes(archive.read_bytes()[:-1])
+    assert cli.main(["backup", "--verify", str(archive)]) == 1, "cut off"
 
 
 def test_a_round_on_a_damaged_base_is_not_published(machine: Machine) -> None:
@@ -151,7 +123,7 @@ def test_a_round_on_a_damaged_base_is_not_published(machine: Machine) -> None:
         assert party.send_delta(round_id, delta(0.5)).status_code == 200
         base = operator.get("models")["models"][0]
         path = weights(machine, base["sha256"])
-        flipped(path, path.stat().st_size - 4 * VALUES // 2 + 2, 3)
+        flip(path, path.stat().st_size - 4 * VALUES // 2 + 2, 3)
         operator_http.post(f"{machine.process.url}/v1/operator/rounds/{round_id}/close", headers=HEADERS)
         found = operator.get(f"rounds/{round_id}")
         assert (found["state"], found["model_version"]) in {("closing", None), ("abandoned", None)}

@@ -19,31 +19,34 @@ from device_sdk.errors import CheckInError, DataError
 from server.commands import marginals
 from server.commands.marginals import moved
 from tests.live import LiveServer
-from tests.server.commands.test_operator_commands import Run, run  # noqa: F401  (a fixture)
+from tests.server.conftest import Run
 from tests.server.parties import ENROLMENT, OPERATOR, initial
 
 KEY = bytes(range(32))
 
 
+def pull(run: Run, folder: Path, **changes: Any) -> Path:
+    """The background as it is pulled, with changes."""
+    file = folder / "pulled.json"
+    run(marginals.app, "pull", str(file), "0")
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return file
+
+
 @pytest.fixture
-def lifted(run: Run, tmp_path: Path) -> tuple[int, np.ndarray[Any, Any]]:  # noqa: F811
+def lifted(run: Run, tmp_path: Path) -> tuple[int, np.ndarray[Any, Any]]:
     """A version with word 3 five times as likely as the background has it, pushed and current."""
     background = initial().background
     probabilities = background.copy()
     probabilities[3] *= 5
     probabilities /= probabilities.sum()
-    file = tmp_path / "lifted.json"
-    run(marginals.app, "pull", str(file), "0")
-    content = json.loads(file.read_text()) | {"probabilities": probabilities.tolist()}
-    file.write_text(json.dumps(content))
+    file = pull(run, tmp_path, probabilities=probabilities.tolist())
     found = json.loads(run(marginals.app, "push", str(file), "--note", "lifted", "--json"))
     return found["version"], probabilities
 
 
 def test_what_is_pulled_is_pushed_bit_for_bit(
-    run: Run,  # noqa: F811
-    lifted: tuple[int, np.ndarray[Any, Any]],
-    tmp_path: Path,
+    run: Run, lifted: tuple[int, np.ndarray[Any, Any]], tmp_path: Path
 ) -> None:
     version, probabilities = lifted
     file = tmp_path / "current.json"
@@ -54,17 +57,13 @@ def test_what_is_pulled_is_pushed_bit_for_bit(
     assert (content["version"], content["note"]) == (version, "lifted (pushed by bootstrap)")
     assert content["words"] == list(initial().words)
     again = json.loads(run(marginals.app, "push", str(file), "--json"))["version"]
-    assert json.loads(run(marginals.app, "diff", str(version), str(again), "--json")) == {
-        "before": version,
-        "after": again,
-        "changed": 0,
-        "divergence": 0.0,
-        "up": [],
-        "down": [],
-    }
+    same = {"changed": 0, "divergence": 0.0, "up": [], "down": []}
+    assert json.loads(run(marginals.app, "diff", str(version), str(again), "--json")) == same | {
+        "before": version, "after": again,
+    }  # fmt: skip
 
 
-def test_what_moved(run: Run, lifted: tuple[int, np.ndarray[Any, Any]]) -> None:  # noqa: F811
+def test_what_moved(run: Run, lifted: tuple[int, np.ndarray[Any, Any]]) -> None:
     version, probabilities = lifted
     background = initial().background
     found = json.loads(run(marginals.app, "diff", "0", str(version), "--top", "4", "--json"))
@@ -74,9 +73,7 @@ def test_what_moved(run: Run, lifted: tuple[int, np.ndarray[Any, Any]]) -> None:
     assert up["log_ratio"] == pytest.approx(math.log(probabilities[3] / background[3]))
     assert len(down) == 4
     assert found["divergence"] == pytest.approx(float(probabilities @ np.log(probabilities / background)))
-    table = run(marginals.app, "diff", str(version), "0", "--top", "1")
-    assert "Down" in table
-    assert initial().words[3] in table.split("Down")[1]
+    assert initial().words[3] in run(marginals.app, "diff", str(version), "0", "--top", "1").split("Down")[1]
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=20), st.integers(1, 30))
@@ -101,25 +98,15 @@ def test_both_directions_are_one_another_reversed(pairs: list[tuple[float, float
         ({"probabilities": [0.5, -0.5]}, "probabilities"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(
-    run: Run,  # noqa: F811
-    tmp_path: Path,
-    change: dict[str, Any],
-    message: str,
-) -> None:
-    file = tmp_path / "pulled.json"
-    run(marginals.app, "pull", str(file), "0")
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+def test_a_file_that_does_not_fit_is_refused(run: Run, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    file = pull(run, tmp_path, **change)
     with pytest.raises(DataError, match=message):
         run(marginals.app, "push", str(file))
 
 
-def test_too_few_words_and_no_such_version(run: Run, tmp_path: Path) -> None:  # noqa: F811
-    file = tmp_path / "pulled.json"
-    run(marginals.app, "pull", str(file), "0")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"probabilities": [1.0]}))
+def test_too_few_words_and_no_such_version(run: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckInError, match="expected 40"):
-        run(marginals.app, "push", str(file))
+        run(marginals.app, "push", str(pull(run, tmp_path, probabilities=[1.0])))
     with pytest.raises(CheckInError, match="not in the registry"):
         run(marginals.app, "diff", "0", "7")
     with pytest.raises(DataError, match="cannot be written"):

@@ -7,55 +7,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import CheckInError, ConfigurationError, DataError, PrivacyError
 from server.aggregation.weights_file import dump_weights
-from server.commands import accounts, marginals, models, operators, privacy, rounds
+from server.commands import accounts, marginals, models, privacy, rounds
 from server.operators.client import OperatorClient
+from tests.server.conftest import InProcess, Run
 from tests.server.parties import OPERATOR, Operator, Party, initial
 
-Run = Callable[..., str]
 TWENTY = "at most 20 words a device"
 EXAMPLES = Path(__file__).parents[3] / "examples" / "rounds"
-
-
-class InProcess(httpx.BaseTransport):
-    """Hands requests to starlette's test client, whichever HTTP library that one is built on."""
-
-    def __init__(self, http: Any) -> None:
-        self._http = http
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        headers = dict(request.headers)
-        answer = self._http.request(request.method, str(request.url), headers=headers, content=request.read())
-        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
-
-
-@pytest.fixture
-def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command whose requests go to the server in this process; returns what it printed."""
-    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=InProcess(http)))
-    monkeypatch.setenv("IDIOLECT_SERVER", "http://testserver")
-    monkeypatch.setenv("IDIOLECT_OPERATOR_TOKEN", OPERATOR)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def invoke(app: typer.Typer, *words: str) -> str:
-        result = CliRunner().invoke(app, list(words))
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return invoke
 
 
 @pytest.fixture
@@ -79,8 +47,7 @@ def test_rounds(run: Run, device: Party, tmp_path: Path, toml: Callable[[str], s
     assert "planned to open" in shown
     assert json.loads((tmp_path / "round.json").read_text())["reports"]["marginals"] == 1
     closed = run(rounds.app, "close", opened["id"])
-    assert "published" in closed
-    assert "discrete_laplace" in closed
+    assert "published" in closed and "discrete_laplace" in closed
     again = json.loads(run(rounds.app, "close", opened["id"], "--json"))
     assert again["marginals_version"] == 1
 
@@ -173,15 +140,11 @@ def test_a_terminal_is_asked_about_deltas_without_noise(toml: Callable[[str], st
     try:
         os.write(ours, f"{answer}\n".encode())
         words = ["rounds", "open", toml("[deltas]"), "--json", "--server", "http://127.0.0.1:1"]
-        done = subprocess.run(
+        command, own = (
             [sys.executable, "-m", "device_sdk.cli", *words],
-            stdin=theirs,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "IDIOLECT_OPERATOR_TOKEN": OPERATOR},
-            check=False,
+            {**os.environ, "IDIOLECT_OPERATOR_TOKEN": OPERATOR},
         )
+        done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60, env=own, check=False)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -240,9 +203,7 @@ def test_costs_of_planned_rounds(run: Run, toml: Callable[[str], str], tmp_path:
     assert ten["deviation_words"] == pytest.approx(10**0.5 * one["deviation_words"])
     paper = cost("rounds = 10\n[marginals]\nmode = 'paper'\nepsilon = 0.5")
     assert (paper["user_epsilon"], paper["count_epsilon"], paper["scale_words"]) == ("Infinity", 5.0, 2.0)
-    assert paper["deviation_words"] == pytest.approx(2.0 * 2**0.5, rel=0.05), (
-        "the newest release takes the others' place"
-    )
+    assert paper["deviation_words"] == pytest.approx(2.0 * 2**0.5, rel=0.05), "the newest takes the others' place"
     for mechanism in ("discrete_laplace", "discrete_gaussian"):
         calibrated = cost(f"rounds = 10\n[marginals]\nmechanism = '{mechanism}'", "--user-epsilon", "2")
         assert calibrated["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
@@ -261,8 +222,7 @@ def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundl
     file.write_bytes(dump_weights(initial(seed=2).weights))
     assert "registered and published" in run(models.app, "push", str(file), "--version", "v2", "--note", "trial")
     listed = run(models.app, "list")
-    assert "v2" in listed
-    assert "trial" in listed
+    assert "v2" in listed and "trial" in listed
     assert "base-1 is current" in run(models.app, "rollback")
     assert operator.get("status")["model_version"] == "base-1"
     assert "v2 is current" in run(models.app, "rollback", "v2")
@@ -284,9 +244,7 @@ def test_rollouts(run: Run, tmp_path: Path) -> None:
         run(models.app, "rollout", "v3")
     assert "model v2 is taken back; model base-1 stays" in run(models.app, "rollback", "--note", "too slow")
     begun = json.loads(run(models.app, "rollout", "v3", "--share", "0.2", "--minimum", "5", "--no-automatic", "--json"))
-    assert {name: begun["settings"][name] for name in ("share", "minimum", "automatic")} == {
-        "share": 0.2, "minimum": 5, "automatic": False,
-    }  # fmt: skip
+    assert {"share": 0.2, "minimum": 5, "automatic": False}.items() <= begun["settings"].items()
     shown = run(models.app, "rollout")
     assert "rolled back" in shown and "too slow" in shown and "running" in shown and "0/0 of 0" in shown
     assert "model v3 is current" in run(models.app, "promote", "--force")
@@ -305,8 +263,7 @@ def test_marginals(run: Run, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: p
     text.write_text("coffee Coffee milk\n")
     with pytest.raises(CheckInError, match="expected 40"):
         run(marginals.app, "push", str(text), "--bundle", str(tiny_bundle.path))
-    shown = run(marginals.app, "show")
-    assert "Marginals 0" in shown
+    assert "Marginals 0" in run(marginals.app, "show")
     assert "background" in run(marginals.app, "list")
     assert json.loads(run(marginals.app, "show", "0", "--top", "2", "--json"))["top"][0]["word"] == "<unk>"
     assert "0 are current" in run(marginals.app, "rollback", "0")
@@ -324,21 +281,18 @@ def test_pushed_counts_are_equation_6(tiny_bundle: Bundle) -> None:
     assert found == pytest.approx(expected / 14.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("x.json", "[1]"), ("x.json", "{"), ("x.json", '{"a": -1}'), ("x.json", '{"a": true}')]
-)
-def test_bad_counts(run: Run, tmp_path: Path, name: str, content: str) -> None:
-    (tmp_path / name).write_text(content)
+@pytest.mark.parametrize("content", ["[1]", "{", '{"a": -1}', '{"a": true}'])
+def test_bad_counts(run: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / "x.json").write_text(content)
     with pytest.raises(DataError, match=r"x\.json"):
-        run(marginals.app, "push", str(tmp_path / name))
+        run(marginals.app, "push", str(tmp_path / "x.json"))
 
 
 def test_privacy(run: Run, operator: Operator, device: Party) -> None:
     round_id = operator.open(deltas={})
     device.send_delta(round_id)
     shown = run(privacy.app, "ledger", "--devices")
-    assert "infinite" in shown
-    assert device.id in shown
+    assert "infinite" in shown and device.id in shown
     assert json.loads(run(privacy.app, "ledger", "--json"))["streams"]["deltas"]["epsilon"] == "Infinity"
     operator.close(round_id)
     round_id = operator.open(marginals={"epsilon": 2.0})

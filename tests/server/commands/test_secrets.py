@@ -18,7 +18,6 @@ from device_sdk.bundle import Bundle
 from server.settings import database_url
 from server.storage.database import Database
 from tests.forks import idiolect
-from tests.server.postgres import postgres_server
 
 ROOT = Path(__file__).parents[3]
 SECRET = "s3cret-0f-the-database"
@@ -64,20 +63,15 @@ def family(process: int) -> list[int]:
     return [process, *(each for child in children for each in family(int(child)))]
 
 
-@pytest.fixture
-def postgres() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
-
-
 @linux
 @pytest.mark.postgres
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("way", ["option", "one word", "environment"])
 def test_a_database_password_is_in_no_list_of_processes(
-    tmp_path: Path, tiny_bundle: Bundle, postgres: str, way: str
+    tmp_path: Path, tiny_bundle: Bundle, place: str, way: str
 ) -> None:
     """Neither of the server nor of the processes that it starts."""
-    user, _, rest = postgres.removeprefix("postgresql://").partition("@")
+    user, _, rest = place.removeprefix("postgresql://").partition("@")
     url = f"postgresql://{user.partition(':')[0]}:{SECRET}@{rest}"
     processes = 1 if way == "one word" else 2
     words = ["--bundle", str(tiny_bundle.path), "--blobs", str(tmp_path / "blobs"), "--processes", str(processes)]
@@ -123,12 +117,8 @@ def test_errors_do_not_tell_the_password(tmp_path: Path, url: str) -> None:
     assert SECRET not in told and "database" in told and "Traceback" not in told
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_a_schema_of_a_newer_server_is_told_in_one_error(
-    tmp_path: Path, tiny_bundle: Bundle, request: pytest.FixtureRequest, kind: str
-) -> None:
+def test_a_schema_of_a_newer_server_is_told_in_one_error(tmp_path: Path, tiny_bundle: Bundle, place: str) -> None:
     """Which revision was found, which is known, and what to do; and nothing is changed."""
-    place = str(tmp_path / "server.db") if kind == "sqlite" else request.getfixturevalue("postgres")
     own = Database(database_url(place))
     with own.write() as session:
         session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")

@@ -6,8 +6,8 @@ import json
 import re
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -68,30 +68,22 @@ class HostileServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
 
 
 def exchange(server: HostileServer, *parts: bytes, pause: float = 0.0) -> tuple[bytes, float]:
     """(everything that comes back until the server ends the connection, seconds that took). The parts are sent one
     after the other, ``pause`` seconds apart, as long as the server takes them."""
-    begun = time.monotonic()
-    found = b""
+    begun, found = time.monotonic(), b""
     with server.connect() as line:
-        try:
+        with suppress(OSError):
             for part in parts:
                 line.sendall(part)
-                if pause:
-                    time.sleep(pause)
-        except OSError:
-            pass
-        try:
+                time.sleep(pause)
+        with suppress(ConnectionResetError):
             while chunk := line.recv(1 << 16):
                 found += chunk
-        except ConnectionResetError:
-            pass
     return found, time.monotonic() - begun
 
 

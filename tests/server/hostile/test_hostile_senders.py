@@ -48,11 +48,23 @@ def code_of(answer: bytes) -> str:
     return str(json.loads(answer.partition(b"\r\n\r\n")[2])["code"])
 
 
-def test_a_head_that_does_not_end_is_cut_off(server: HostileServer) -> None:
-    drops = [b"POST /v1/enrol HTTP/1.1\r\n", *(f"X-{number}: 1\r\n".encode() for number in range(1000))]
-    answer, seconds = exchange(server, *drops, pause=0.2)
-    assert (status_of(answer), code_of(answer)) == (408, "too_slow")
-    assert HEAD_SECONDS - 0.1 <= seconds < HEAD_SECONDS + GRACE
+@pytest.mark.parametrize(
+    ("begin", "drop", "pause", "expected", "bounds"),
+    [
+        (b"POST /v1/enrol HTTP/1.1\r\n", b"X-1: 1\r\n", 0.2, (408, "too_slow"), (HEAD_SECONDS - 0.1, HEAD_SECONDS)),
+        # drops that follow the answer keep no connection
+        (head("/v1/enrol", "Content-Length: 5000"), b" ", 0.1, (408, "too_slow"), (0, BODY_SECONDS + HEAD_SECONDS)),
+        # what was refused is not waited for
+        (head("/v1/enrol", "Content-Length: 500000"), b" " * 100, 0.1, (413, "too_large"), (0, HEAD_SECONDS)),
+    ],
+    ids=["head", "body", "refused body"],
+)
+def test_what_comes_in_drops_is_cut_off(
+    server: HostileServer, begin: bytes, drop: bytes, pause: float, expected: tuple[int, str], bounds: tuple[int, int]
+) -> None:
+    answer, seconds = exchange(server, begin, *[drop] * 5000, pause=pause)
+    assert (status_of(answer), code_of(answer)) == expected
+    assert bounds[0] <= seconds < bounds[1] + GRACE
 
 
 def test_a_connection_that_says_nothing_is_cut_off(server: HostileServer) -> None:
@@ -70,20 +82,6 @@ def test_connections_without_number_do_not_shut_out_a_good_client(server: Hostil
         assert status_of(answer) in {404, 422}, answer  # heard, beside all of them
         assert server.descriptors < CONNECTIONS + 100
     assert server.running()
-
-
-def test_a_body_that_comes_in_drops_is_refused(server: HostileServer) -> None:
-    drops = [head("/v1/enrol", "Content-Length: 5000"), *[b" "] * 5000]
-    answer, seconds = exchange(server, *drops, pause=0.1)
-    assert (status_of(answer), code_of(answer)) == (408, "too_slow")
-    assert seconds < BODY_SECONDS + HEAD_SECONDS + GRACE  # drops that follow the answer keep no connection
-
-
-def test_a_body_that_was_refused_is_not_waited_for(server: HostileServer) -> None:
-    drops = [head("/v1/enrol", "Content-Length: 500000"), *[b" " * 100] * 5000]
-    answer, seconds = exchange(server, *drops, pause=0.1)
-    assert (status_of(answer), code_of(answer)) == (413, "too_large")
-    assert seconds < HEAD_SECONDS + GRACE
 
 
 @pytest.mark.parametrize(
@@ -129,9 +127,8 @@ def test_a_large_body_of_nobody_is_not_taken(server: HostileServer) -> None:
 
 def test_a_signed_bomb_is_refused_and_not_inflated(server: HostileServer, party: Party) -> None:
     path, before = "/v1/rounds/r/deltas", server.memory
-    answer, _ = exchange(
-        server, signed(party, path, BOMB, "Content-Encoding: gzip", f"Content-Length: {len(BOMB)}", round_id="r"), BOMB
-    )
+    begin = signed(party, path, BOMB, "Content-Encoding: gzip", f"Content-Length: {len(BOMB)}", round_id="r")
+    answer, _ = exchange(server, begin, BOMB)
     assert status_of(answer) in {413, 415}, answer[:300]
     assert server.memory - before < 16 << 20
 

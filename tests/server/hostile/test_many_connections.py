@@ -64,10 +64,8 @@ def ended(line: socket.socket) -> bool:
     line.setblocking(False)
     try:
         return line.recv(1 << 16) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
 
 
 def left(lines: list[socket.socket], most: int) -> int:
@@ -174,15 +172,11 @@ def test_a_body_for_a_round_that_does_not_take_it_is_not_waited_for(server: Host
         counts = operator.open()
     for round_id, expected in (("nowhere", (404, "unknown_round")), (counts, (409, "not_collected")),
                                (closed, (409, "round_closed"))):  # fmt: skip
-        with server.connect(timeout=5) as line:
+        answer = b""
+        with server.connect(timeout=5) as line, suppress(TimeoutError):
             line.sendall(signed_delta(party, round_id, 4 * VALUES))
-            answer = b""
-            with suppress(TimeoutError):
-                while not answer.endswith(b"}"):
-                    chunk = line.recv(4096)
-                    if not chunk:
-                        break
-                    answer += chunk
+            while not answer.endswith(b"}") and (chunk := line.recv(4096)):
+                answer += chunk
         assert answer, "the server waits for a body that it will refuse"
         code = json.loads(answer.partition(b"\r\n\r\n")[2])["code"]
         assert (status_of(answer), code) == expected

@@ -28,27 +28,14 @@ def opened(http: Any, plan: DeltaPlan) -> str:
     return Operator(http).open(marginals=None, deltas=plan.model_dump(mode="json"))
 
 
-def fields(party: Party, round_id: str, plan: DeltaPlan, report_id: str, utterances: int = 1) -> dict[str, Any]:
-    return {
-        "report_id": report_id,
-        "device_id": party.id,
-        "round_id": round_id,
-        "model_version": "base-1",
-        "utterances": utterances,
-        "kind": plan.kind,
-        "encoding": plan.encoding,
-        "scale_per": plan.scale_per,
-    }
-
-
-def contributions(plan: DeltaPlan) -> list[Report]:
-    """What honest devices send."""
-    rng = np.random.default_rng(7)
-    return [honest(rng, plan, SHAPES, {}) for _ in range(HONEST)]
+def fields(device_id: str, round_id: str, plan: DeltaPlan, report_id: str, utterances: int = 1) -> dict[str, Any]:
+    who = {"report_id": report_id, "device_id": device_id, "round_id": round_id, "utterances": utterances}
+    how = {"kind": plan.kind, "encoding": plan.encoding, "scale_per": plan.scale_per}
+    return who | how | {"model_version": "base-1"}
 
 
 def send(http: Any, party: Party, round_id: str, number: int, report: Report) -> None:
-    said = fields(party, round_id, report.plan, f"honest-{number}", utterances=number + 1)
+    said = fields(party.id, round_id, report.plan, f"honest-{number}", utterances=number + 1)
     body = report.with_fields(**said).body()
     answer = party.post(f"/v1/rounds/{round_id}/deltas", body, round_id)
     assert answer.status_code == 200, answer.text
@@ -65,14 +52,14 @@ def result(http: Any, round_id: str) -> dict[str, bytes]:
 def poison_a_round(folder: Path, plan: DeltaPlan, count: int, seed: int) -> Counter[str]:
     """``count`` poisoned deltas, in turn of every kind, between the honest ones of a round. Returns how often each code
     was the answer."""
-    good = contributions(plan)  # drawn once: int8 and float16 round at random
+    rng = np.random.default_rng(7)
+    good = [honest(rng, plan, SHAPES, {}) for _ in range(HONEST)]  # drawn once: int8 and float16 round at random
     with serving(folder / "clean") as http:
         round_id = opened(http, plan)
         for number, report in enumerate(good):
             send(http, Party(http).enrol(), round_id, number, report)
         expected = result(http, round_id)
-    kinds = [(name, kind) for name, kind in KINDS.items() if plan.encoding in kind.encodings]
-    turns = itertools.cycle(kinds)
+    turns = itertools.cycle((name, kind) for name, kind in KINDS.items() if plan.encoding in kind.encodings)
     rng = np.random.default_rng(seed)
     codes: Counter[str] = Counter()
     with serving(folder / "poisoned") as http:
@@ -83,7 +70,7 @@ def poison_a_round(folder: Path, plan: DeltaPlan, count: int, seed: int) -> Coun
             if place % max(1, count // HONEST) == 0 and waiting:
                 send(http, Party(http).enrol(), round_id, *waiting.pop(0))
             name, kind = next(turns)
-            base = honest(rng, plan, SHAPES, fields(attacker, round_id, plan, f"poison-{place}"))
+            base = honest(rng, plan, SHAPES, fields(attacker.id, round_id, plan, f"poison-{place}"))
             answer = attacker.post(path, kind.make(rng, base), round_id)
             assert 400 <= answer.status_code < 500, (name, place, answer.status_code, answer.text)
             told = Problem.model_validate_json(answer.content)
@@ -131,9 +118,7 @@ def test_ten_thousand_poisoned_deltas_before_their_reader() -> None:
         kinds = {name: kind for name, kind in KINDS.items() if plan.encoding in kind.encodings}
         for name, kind in kinds.items():
             for _ in range(-(-10_000 // (len(PLANS) * len(kinds)))):
-                said = {"report_id": "r", "device_id": "d", "round_id": "o", "model_version": "base-1", "utterances": 1}
-                said |= {"kind": plan.kind, "encoding": plan.encoding, "scale_per": plan.scale_per}
-                body = kind.make(rng, honest(rng, plan, SHAPES, said))
+                body = kind.make(rng, honest(rng, plan, SHAPES, fields("d", "o", plan, "r")))
                 count += 1
                 assert refused(body, plan) in kind.codes, (name, plan, body[:2000])
     assert count >= 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 
 from device_sdk.wire.messages import Problem
 from tests.server.parties import HEADERS, Party, serving
-from tests.server.postgres import postgres_server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def http(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    with ExitStack() as stack:
-        changes = {"database": stack.enter_context(postgres_server())} if request.param == "postgresql" else {}
-        yield stack.enter_context(serving(tmp_path, **changes))
+@pytest.fixture
+def http(place: str, tmp_path: Path) -> Iterator[Any]:
+    with serving(tmp_path, database=place) as client:
+        yield client
 
 
 def test_nul_and_numbers_without_end(http: Any) -> None:

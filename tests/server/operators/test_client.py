@@ -20,7 +20,7 @@ from server.operators.client import OperatorClient
 from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings, RoundState
 from server.web.openapi import document
-from tests.server.commands.test_operator_commands import InProcess, Run, run  # noqa: F401  (a fixture)
+from tests.server.conftest import InProcess, Run
 from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial
 
 URL = "http://testserver"
@@ -98,7 +98,7 @@ def test_nothing_the_server_says_is_lost(http: Any, client: OperatorClient, devi
         assert found.model_dump(mode="python") == json.loads(raw), path
 
 
-def test_commands(http: Any, client: OperatorClient, run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_commands(http: Any, client: OperatorClient, run: Run, tmp_path: Path) -> None:
     token = run(accounts.operators, "add", "anna", "--role", "viewer").strip()
     assert "anna, viewer" in run(accounts.operators, "me", "--token", token)
     assert "anna" in run(accounts.operators, "list")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from device_sdk.errors import ConfigurationError
 from server.backup import restore, save
 from server.registry.initial import register_initial
 from server.registry.models import add_model, publish, store
-from server.settings import DAY, UpdateSettings
+from server.settings import DAY, UpdateSettings, database_url
 from server.signing import store as metadata_store
 from server.signing.repository import Repository
 from server.signing.roots import create, rotate, sign
@@ -27,7 +27,6 @@ from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import update_metadata
 from tests.server.parties import DIGEST, WORDS, initial, serving, settings
-from tests.server.postgres import postgres_server
 
 NOW = 1_800_000_000.0
 
@@ -97,12 +96,8 @@ def test_targets_are_what_was_published_and_say_what_is_current(registry: Regist
     registry.publish("never-published", made_current=False)
     _, _, targets = registry.read()
     found = {name: (file.hashes["sha256"], file.custom) for name, file in targets.targets.items()}
-    assert found.keys() == {
-        "models/base-1.safetensors",
-        "models/second.safetensors",
-        "models/teacher-1.safetensors",
-        "marginals/0.float64",
-    }
+    models = {f"models/{version}.safetensors" for version in ("base-1", "second", "teacher-1")}
+    assert found.keys() == models | {"marginals/0.float64"}
     assert found["models/second.safetensors"] == (digest, {"current": True, "teacher": "teacher-1"})
     assert found["models/teacher-1.safetensors"] == (teacher, None)
     assert found["models/base-1.safetensors"][1] is None
@@ -145,24 +140,15 @@ def test_a_device_between_two_versions_still_finds_what_its_timestamp_names(regi
     assert {role: kept.count(role) for role in kept} == {"targets": 8, "snapshot": 8, "timestamp": 8}
 
 
-def _signed_once_by_many(registry: Registry) -> None:
-    """Devices that ask at once find one new version of everything, and the same."""
-    before = registry.versions()
-    registry.publish("second")
-    with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: registry.updates.document("timestamp.json"), range(16)))
-    assert len(found) == 1
-    assert registry.versions() == tuple(version + 1 for version in before)
-
-
-def test_many_who_ask_at_once_get_the_same(registry: Registry) -> None:
-    _signed_once_by_many(registry)
-
-
-@pytest.mark.postgres
-def test_postgresql_keeps_metadata_the_same_way(tmp_path: Path) -> None:
-    with postgres_server() as url, opened(tmp_path, url) as registry:
-        _signed_once_by_many(registry)
+def test_many_who_ask_at_once_get_the_same(tmp_path: Path, place: str) -> None:
+    """One new version of everything."""
+    with opened(tmp_path, database_url(place)) as registry:
+        before = registry.versions()
+        registry.publish("second")
+        with ThreadPoolExecutor(8) as pool:
+            found = set(pool.map(lambda _: registry.updates.document("timestamp.json"), range(16)))
+        assert len(found) == 1
+        assert registry.versions() == tuple(version + 1 for version in before)
         registry.clock[0] = NOW + 200 * DAY
         assert registry.versions() == (int(NOW + 200 * DAY),) * 3
 
@@ -230,13 +216,8 @@ def test_a_restored_backup_goes_on_above_what_devices_have_seen(registry: Regist
     database = Database(f"sqlite:///{tmp_path / 'restored.db'}")
     restore(tmp_path / "old.tar", database, FolderBlobs(tmp_path / "restored"))
     registry.clock[0] += 60.0
-    again = Registry(
-        tmp_path,
-        database,
-        registry.blobs,
-        Repository(UpdateSettings(registry.keys / "server"), database, lambda: registry.clock[0]),
-        registry.clock,
-    )
+    updates = Repository(UpdateSettings(registry.keys / "server"), database, lambda: registry.clock[0])
+    again = replace(registry, database=database, updates=updates)
     again.publish("another")
     assert all(new > old for new, old in zip(again.versions(), seen, strict=True))
     database.close()

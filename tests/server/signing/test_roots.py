@@ -47,10 +47,10 @@ def test_an_encrypted_key_needs_its_passphrase(folder: Path, passphrase: str | N
 
 
 def test_what_is_no_key_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "broken.pem"
+    path.touch(0o600)
     for content in (b"", b"-----BEGIN PRIVATE KEY-----\n", b"\0" * 64):
-        path = tmp_path / "broken.pem"
         path.write_bytes(content)
-        path.chmod(0o600)
         with pytest.raises(ConfigurationError, match=r"broken\.pem: cannot be read as a key"):
             read_key(path, None)
     with pytest.raises(ConfigurationError, match="cannot be written there"):
