@@ -10,7 +10,7 @@ from types import NoneType
 
 from device_sdk.errors import ConfigurationError, StateError
 
-__all__ = ["NUMBER", "WHOLE", "NoneType", "check_choice", "check_interval", "check_type", "reading"]
+__all__ = ["NUMBER", "WHOLE", "NoneType", "check_choice", "check_interval", "check_intervals", "check_type", "reading"]
 
 NUMBER, WHOLE = Real, Integral
 """What counts as a number, and as a whole one: numpy's too."""
@@ -29,6 +29,12 @@ def check_interval(name: str, value: float, interval: str) -> None:
     below = value < high or (interval[-1] == "]" and value == high)
     if not (math.isfinite(value) and above and below):
         raise ConfigurationError(f"{name}: found {value}, expected a number in {interval}")
+
+
+def check_intervals(place: str, settings: object, interval: str, *names: str) -> None:
+    """ConfigurationError, which names the place and the setting: one of these is not in ``interval``."""
+    for name in names:
+        check_interval(f"{place}.{name}", getattr(settings, name), interval)
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -78,8 +78,7 @@ class LocalLearning:
         on_disk: list[str] = []
 
         def take() -> Example | None:
-            example = self._next()
-            if example is not None and example.kept is not None:
+            if (example := self._next()) is not None and example.kept is not None:
                 on_disk.append(example.utterance_id)
             return example
 
@@ -94,13 +93,10 @@ class LocalLearning:
             on_disk.clear()
 
         def rehearse(student: Student) -> Outcome | None:
-            if not self._rehearsal or not is_due(student.utterances, settings.rehearsal):
-                return None
-            return rehearse_one(student, self._rehearsal[next(self._turns)], trainer)
+            due = self._rehearsal and is_due(student.utterances, settings.rehearsal)
+            return rehearse_one(student, self._rehearsal[next(self._turns)], trainer) if due else None
 
-        report = learn(
-            model_state.student, take, step, commit, budget_seconds, halt, rehearse=rehearse, worse=judge.worse
-        )[1]
+        report = learn(model_state.student, take, step, commit, halt, rehearse, judge.worse, budget_seconds)
         self._kept.drop(on_disk)  # nothing was learned from these
         count, milliseconds = utterances(report.utterances), 1000 * report.seconds
         log.debug("learned from %s: %d steps in %d ms, %s", count, report.steps, milliseconds, report.stopped)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypedDict
 
-from device_sdk.checks import NUMBER, WHOLE, check_interval, check_type
+from device_sdk.checks import NUMBER, WHOLE, check_intervals, check_type
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.features.channel import ChannelSettings
@@ -90,14 +90,9 @@ class DeviceSettings:
         for each in fields(self):
             if (kind := _KINDS.get(str(each.type))) is not None:
                 check_type(f"device.{each.name}", getattr(self, each.name), *kind)
-        for name, interval in (
-            ("memory_utterances", "[1, inf)"),
-            ("memory_seconds", "(0, inf)"),
-            ("threads", "[1, inf)"),
-            ("check_in_seconds", "(0, 86400]"),
-            ("max_new_words", "[1, inf)"),
-        ):
-            check_interval(f"device.{name}", getattr(self, name), interval)
+        check_intervals("device", self, "[1, inf)", "memory_utterances", "threads", "max_new_words")
+        check_intervals("device", self, "(0, inf)", "memory_seconds")
+        check_intervals("device", self, "(0, 86400]", "check_in_seconds")
         if self.keep_heard and not self.keep_corrected:
             raise ConfigurationError("device.keep_heard: found True without keep_corrected, expected both")
         check_precision(self.precision, "device.precision")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,27 +71,25 @@ class Utterances:
             else:
                 return
             self.recent.add(
-                result.utterance_id,
-                remembered,
-                result.nbest,
-                counts,
-                reported=not self._model_state.consent.marginals,
-                probability=result.probability,
-                repeats=repeats,
-                nameable=self._counting.names,
-                spellings=spellings,
+                Example(
+                    result.utterance_id,
+                    remembered,
+                    result.nbest,
+                    counts,
+                    reported=not self._model_state.consent.marginals,
+                    probability=result.probability,
+                    repeats=repeats,
+                    given=frozenset() if self._counting.names else None,
+                    spellings=spellings,
+                )
             )
             if self._settings.keep_heard:
-                try:
+                with _surviving("an utterance waits for feedback in memory only"):
                     self._keep(result.utterance_id)
-                except StateError as error:
-                    log.warning("an utterance waits for feedback in memory only: %s", error)
             log.debug("heard: %s in memory", utterances(len(self.recent)))
             if repeats is not None:
-                try:
+                with _surviving("a repeated utterance stays counted"):
                     self.note(repeats, Repeated(tuple(hypothesis.text for hypothesis in result.nbest)))
-                except StateError as error:
-                    log.warning("a repeated utterance stays counted: %s", error)
 
     def _repeats(self, before: Example, result: Result) -> bool:
         """Whether the user has just repeated the utterance before."""
@@ -110,6 +109,15 @@ class Utterances:
 
     def _keep(self, utterance_id: str) -> None:
         self.kept.update(utterance_id, self.keeping, self._model_state.handed_on())
+
+
+@contextmanager
+def _surviving(what: str) -> Iterator[None]:
+    """The user still gets the result where the disk fails, of which the log then says this."""
+    try:
+        yield
+    except StateError as error:
+        log.warning("%s: %s", what, error)
 
 
 class Counting:
@@ -140,18 +148,16 @@ class Counting:
 
     def counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was recognized just now adds to the counts."""
-        texts, scores = [hypothesis.text for hypothesis in nbest], [hypothesis.score for hypothesis in nbest]
+        texts, scores = [each.text for each in nbest], [each.score for each in nbest]
         return heard(texts, self._model_state.base.words, self._rescorer.weights, scores)
 
     def count(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """Counts an utterance. Where the disk fails it is counted in memory, and written with the next one."""
         model_state, counts = self._model_state, self.counts_of(nbest)
         cache = caches.update(model_state.cache, counts, model_state.consent.marginals)
-        try:
+        with _surviving("an utterance is counted in memory only"):
             model_state.keep_cache(cache)
-        except StateError as error:  # the user still gets the result
-            log.warning("an utterance is counted in memory only: %s", error)
-            model_state.cache = cache
+        model_state.cache = cache
         return counts
 
     def recount(self, example: Example, signal: Signal, recent: Recent) -> None:
@@ -162,7 +168,7 @@ class Counting:
             given = given_words(known, words)
             if given != example.given:
                 model_state.keep_given(regiven(model_state.given, example.given, given))
-                recent.regive(example.utterance_id, given)
+                recent.change(example.utterance_id, given=given)
         if example.counts is None or not self.words:
             return
         texts = [hypothesis.text for hypothesis in example.nbest]
@@ -175,7 +181,7 @@ class Counting:
             due = not example.reported  # what was reported once is not reported again
             cache = caches.withdraw(model_state.cache, example.counts, due)
             model_state.keep_cache(caches.update(cache, counts, due))
-            recent.recount(example.utterance_id, counts)
+            recent.change(example.utterance_id, counts=counts)
 
     def listen(self, features: NDArray[np.float32]) -> None:
         """Adds frames [F, M], as the microphone gave them, to the channel."""
@@ -183,11 +189,9 @@ class Counting:
         assert settings is not None
         form = model_state.base.features
         channel = channels.heard(model_state.channel, features, len(features) * form.shift / form.sample_rate, settings)
-        try:
+        with _surviving("the channel is remembered in memory only"):
             model_state.keep_channel(channel)
-        except StateError as error:
-            log.warning("the channel is remembered in memory only: %s", error)
-            model_state.channel = channel
+        model_state.channel = channel
 
     def offset(self) -> NDArray[np.float32] | None:
         """What is subtracted from every frame of the next utterance, [M]; None where channels are not removed."""

@@ -57,10 +57,8 @@ def _repairs(text: str, truth: Mapping[str, str], lexicon: SlotLexicon) -> list[
 
 def _start(text: str, truth: Mapping[str, str], lexicon: SlotLexicon) -> tuple[list[_Draft], list[tuple[str, ...]]]:
     """The text with its right values fixed, and the values it lacks."""
-    words = tuple(text.split())
+    words, missing, start = tuple(text.split()), list(truth.values()), 0
     fixed = [False] * len(words)
-    missing = list(truth.values())
-    start = 0
     while start < len(words):
         length, _ = lexicon.match(words, start)
         value = " ".join(words[start : start + length])
@@ -99,10 +97,8 @@ def _without_extras(draft: _Draft, lexicon: SlotLexicon) -> str:
     start = 0
     while start < len(draft.words):
         length, _ = lexicon.match(draft.words, start)
-        if length and not any(draft.fixed[start : start + length]):
-            start += length
-            continue
-        step = max(length, 1)
-        kept.extend(draft.words[start : start + step])
-        start += step
+        end = start + max(length, 1)
+        if not length or any(draft.fixed[start:end]):
+            kept.extend(draft.words[start:end])
+        start = end
     return " ".join(kept)

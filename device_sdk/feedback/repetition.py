@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.checks import check_interval
+from device_sdk.checks import check_intervals
 from device_sdk.feedback.distance import similarity
 from device_sdk.feedback.signals import Accepted, Alternate, Corrected, Semantics, Signal
 
@@ -36,9 +36,8 @@ class RepetitionSettings:
     same: bool = False
 
     def __post_init__(self) -> None:
-        check_interval("repetition.similarity", self.similarity, "[0, inf)")
-        check_interval("repetition.seconds", self.seconds, "[0, inf)")
-        check_interval("repetition.texts", self.texts, "[1, inf)")
+        check_intervals("repetition", self, "[0, inf)", "similarity", "seconds")
+        check_intervals("repetition", self, "[1, inf)", "texts")
 
 
 def likeness(first: Sequence[str], second: Sequence[str]) -> float:
@@ -85,8 +84,6 @@ def carried_back(signal: Signal, served: str) -> Signal | None:
     match signal:
         case Accepted():
             return Alternate(served) if any(map(str.isalpha, served)) else None
-        case Corrected(text=text) | Alternate(text=text):
+        case Corrected(text=text):
             return Alternate(text)
-        case Semantics():
-            return signal
-    return None
+    return signal if isinstance(signal, Alternate | Semantics) else None

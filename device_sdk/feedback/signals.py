@@ -89,8 +89,9 @@ class Rating:
     value: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.value, int | float) or not 0.0 <= self.value <= 1.0:
-            found = self.value if isinstance(self.value, int | float) else type(self.value).__name__
+        number = isinstance(self.value, int | float)
+        if not (number and 0.0 <= self.value <= 1.0):
+            found = self.value if number else type(self.value).__name__
             raise FeedbackError(f"rating.value: found {found}, expected a number in [0, 1]")
 
 
@@ -165,13 +166,13 @@ CostFunction = Callable[[Signal, Sequence[str], str], Sequence[float]]
 
 _JUDGEMENTS = (Accepted, Cancelled, Repeated, Rating)
 _KINDS: tuple[tuple[type, ...], ...] = (_JUDGEMENTS, (Corrected,), (Alternate,), (Semantics,))
-_NAMES = "Accepted, Cancelled, Repeated, Rating, Corrected, Alternate or Semantics"
 
 
 def check_signal(signal: object, letters: Set[str]) -> None:
     """FeedbackError: ``signal`` is none of the table, or says words that a model of these letters cannot write."""
     if not isinstance(signal, Signal):
-        raise FeedbackError(f"signal: found {type(signal).__name__}, expected {_NAMES}")
+        names = ", ".join(kind.__name__ for kind in (*_JUDGEMENTS, Corrected, Alternate))
+        raise FeedbackError(f"signal: found {type(signal).__name__}, expected {names} or Semantics")
     for part in parts(signal):
         match part:
             case Corrected(text=text) | Alternate(text=text):
@@ -181,18 +182,17 @@ def check_signal(signal: object, letters: Set[str]) -> None:
                     check_letters(value, letters, f"semantics.slots[{name!r}]", FeedbackError)
 
 
-def parts(signal: Signal) -> tuple[Single, ...]:
-    """The signals that one consists of: itself, where it is not several."""
-    return signal.signals if isinstance(signal, Together) else (signal,)
+def parts(signal: Signal | None) -> tuple[Single, ...]:
+    """The signals that one consists of: itself, where it is not several; nothing, where there is none."""
+    return signal.signals if isinstance(signal, Together) else () if signal is None else (signal,)
 
 
 def combined(earlier: Signal | None, later: Signal) -> Signal:
     """All that is known of an utterance after ``later`` came, by the rules above."""
-    known: tuple[Single, ...] = () if earlier is None else parts(earlier)
+    known = parts(earlier)
     for signal in parts(later):
         known = (signal,) if isinstance(signal, Cancelled | Repeated) else (*known, signal)
-    last = [[signal for signal in known if isinstance(signal, kind)][-1:] for kind in _KINDS]
-    kept = tuple(signal for signals in last for signal in signals)
+    kept = tuple(each for kind in _KINDS for each in [each for each in known if isinstance(each, kind)][-1:])
     return kept[0] if len(kept) == 1 else Together(kept)
 
 
@@ -200,7 +200,6 @@ def costs(signal: Signal, texts: Sequence[str], served: str) -> npt.NDArray[np.f
     """M(y_i, z) of each hypothesis' text under the table above (Rao et al. 2023, sections 2.3.1 and 2.3.2).
 
     N: hypotheses. texts: [N]; served: the text that the app acted on. Returns float32 [N] in [0, 1].
-    FeedbackError: ``signal`` is none of the table.
     """
     match signal:
         case Accepted():
@@ -221,8 +220,6 @@ def costs(signal: Signal, texts: Sequence[str], served: str) -> npt.NDArray[np.f
             values = [semantic_cost(text, slots, lexicon, mode) for text in texts]
         case Together(signals=signals):
             values = list(np.mean([costs(each, texts, served) for each in signals], axis=0))
-        case _:
-            raise FeedbackError(f"signal: found {type(signal).__name__}, expected {_NAMES}")
     return np.minimum(np.asarray(values, np.float32), np.float32(1.0))
 
 
@@ -234,3 +231,12 @@ def check_costs(values: Sequence[float], count: int) -> npt.NDArray[np.float32]:
     if not np.all((array >= 0) & (array <= 1)):
         raise FeedbackError(f"cost function: found {array.tolist()}, expected values in [0, 1]")
     return array
+
+
+def prices(
+    signal: Signal, texts: Sequence[str], served: str, cost_function: CostFunction | None
+) -> npt.NDArray[np.float32]:
+    """:func:`costs`, or the app's own where it has a function for them."""
+    if cost_function is None:
+        return costs(signal, texts, served)
+    return check_costs(cost_function(signal, texts, served), len(texts))

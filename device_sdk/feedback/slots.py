@@ -43,12 +43,12 @@ class SlotLexicon:
             slot_type: tuple(dict.fromkeys(transcripts(values, f"lexicon[{slot_type!r}]", FeedbackError)))
             for slot_type, values in named_slots(self.values, "lexicon").items()
         }
-        types: dict[tuple[str, ...], list[str]] = {}
+        types: dict[tuple[str, ...], tuple[str, ...]] = {}
         for slot_type, values in kept.items():
-            for value in values:
-                types.setdefault(tuple(value.split()), []).append(slot_type)
+            for words in (tuple(value.split()) for value in values):
+                types[words] = (*types.get(words, ()), slot_type)
         object.__setattr__(self, "values", kept)
-        object.__setattr__(self, "_types", {words: tuple(holders) for words, holders in types.items()})
+        object.__setattr__(self, "_types", types)
         object.__setattr__(self, "_longest", max((len(words) for words in types), default=0))
 
     @classmethod
@@ -90,17 +90,14 @@ def read_slots(text: str, lexicon: SlotLexicon) -> tuple[Slot, ...]:
     """
     words = text.split()
     found: list[Slot] = []
-    filled: set[str] = set()
     start = 0
     while start < len(words):
         length, types = lexicon.match(words, start)
-        if length == 0:
-            start += 1
-            continue
-        slot_type = next((name for name in types if name not in filled), types[0])
-        filled.add(slot_type)
-        found.append((slot_type, " ".join(words[start : start + length])))
-        start += length
+        if types:
+            filled = {name for name, _ in found}
+            slot_type = next((name for name in types if name not in filled), types[0])
+            found.append((slot_type, " ".join(words[start : start + length])))
+        start += max(length, 1)
     return tuple(found)
 
 
@@ -118,10 +115,9 @@ def slot_errors(truth: Mapping[str, str], found: Iterable[Slot]) -> int:
         values = remaining.get(slot_type, [])
         if value in values:
             values.remove(value)
-            continue
-        errors += 1
-        if values:
-            values.pop(0)
+        else:
+            errors += 1
+            del values[:1]
     return errors + sum(len(values) for values in remaining.values())
 
 
@@ -133,10 +129,8 @@ def slot_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: C
     """
     if mode == "strict":
         return slot_errors(truth, read_slots(text, lexicon))
-    if mode == "paper":
-        words = set(text.split())
-        return sum(not words.issuperset(value.split()) for value in truth.values())
-    raise FeedbackError(f"slot cost mode {mode!r} is unknown; expected 'strict' or 'paper'")
+    words = set(text.split())
+    return sum(not words.issuperset(value.split()) for value in truth.values())
 
 
 def semantic_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> float:

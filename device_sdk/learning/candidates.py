@@ -18,20 +18,10 @@ from device_sdk.feedback.signals import (
     Rating,
     Semantics,
     Signal,
-    check_costs,
-    costs,
     parts,
+    prices,
 )
-from device_sdk.learning.objectives import (
-    Objective,
-    Tokens,
-    expected_cost,
-    label,
-    posterior,
-    reinforce,
-    supervision,
-    total,
-)
+from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, reinforce, total
 from device_sdk.learning.settings import LearningSettings
 
 __all__ = ["Candidates", "Heard", "gather", "objective"]
@@ -85,7 +75,7 @@ def gather(
             for text, tokens, score in zip(heard.texts, heard.tokens, heard.scores, strict=True):
                 found.setdefault(text, (tokens, -score))
     extra: list[str] = []
-    for part in () if signal is None else parts(signal):
+    for part in parts(signal):
         if isinstance(part, Corrected | Alternate):
             extra.append(part.text)
         elif isinstance(part, Semantics) and settings.repair:
@@ -95,12 +85,8 @@ def gather(
         if _BLANK not in pieces:  # the unknown piece shares the blank's id: such a text cannot be learned
             found.setdefault(text, (pieces, math.nan))
     texts = tuple(found)
-    if signal is None:
-        values = np.zeros(len(texts), np.float32)
-    elif cost_function is None:
-        values = costs(signal, texts, served.texts[0])
-    else:
-        values = check_costs(cost_function(signal, texts, served.texts[0]), len(texts))
+    free = np.zeros(len(texts), np.float32)
+    values = free if signal is None else prices(signal, texts, served.texts[0], cost_function)
     tokens_found, nlls = zip(*found.values(), strict=True)
     return Candidates(texts, tokens_found, values, np.array(nlls, np.float64))
 
@@ -123,7 +109,8 @@ def objective(
     likeliest of the cheapest candidates, weighed by 1 - cost; what only judges the served text gives that text or none.
     """
     chosen, strength = _label(candidates, teacher, signal, settings)
-    transcript = _correction(candidates, signal)
+    given = [part.text for part in parts(signal) if isinstance(part, Corrected) and part.text in candidates.texts]
+    transcript = candidates.texts.index(given[0]) if given else None  # where the pieces can write it
     order = np.argsort(candidates.nlls, kind="stable")
     kept = list(dict.fromkeys(int(index) for index in order[: settings.hypotheses]))
     for index in (_cheapest(candidates), chosen, transcript, 0 if settings.reinforce_weight else None):
@@ -135,12 +122,11 @@ def objective(
     if chosen is not None and settings.label_weight * strength > 0:
         losses.append(label(candidates.tokens[chosen], settings.label_weight * strength))
     if transcript is not None and settings.supervision_weight:
-        losses.append(supervision(candidates.tokens[transcript], settings.supervision_weight))
+        losses.append(label(candidates.tokens[transcript], settings.supervision_weight))
     if signal is not None and settings.reinforce_weight:
-        served, cost = candidates.tokens[0], float(candidates.costs[0])
-        level = settings.baseline if baseline is None else baseline
+        cost, level = float(candidates.costs[0]), settings.baseline if baseline is None else baseline
         if cost != level:
-            losses.append(reinforce(served, cost, level, settings.reinforce_weight))
+            losses.append(reinforce(candidates.tokens[0], cost, level, settings.reinforce_weight))
     return total(losses) if losses else ("the teacher is not sure" if signal is None else "the feedback says nothing")
 
 
@@ -150,19 +136,11 @@ def _cheapest(candidates: Candidates) -> int:
     return int(lowest[np.argmin(candidates.nlls[lowest])])
 
 
-def _correction(candidates: Candidates, signal: Signal | None) -> int | None:
-    """Index of the words that the user gave, where the pieces can write them."""
-    for part in () if signal is None else parts(signal):
-        if isinstance(part, Corrected) and part.text in candidates.texts:
-            return candidates.texts.index(part.text)
-    return None
-
-
 def _label(
     candidates: Candidates, teacher: Heard | None, signal: Signal | None, settings: LearningSettings
 ) -> tuple[int | None, float]:
     """(index of the label, its strength); (None, 0) where there is none."""
-    said = () if signal is None else parts(signal)
+    said = parts(signal)
     if any(isinstance(part, Corrected) for part in said):
         return None, 0.0  # supervision takes its place
     taught = None

@@ -17,7 +17,7 @@ from device_sdk.checks import reading
 from device_sdk.errors import LearningError, PrivacyError
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.signals import Corrected, Signal, parts
-from device_sdk.learning.step import Arrays
+from device_sdk.learning.step import Arrays, check_finite
 from device_sdk.privacy.clipping import clip
 
 if TYPE_CHECKING:  # learning starts without pydantic
@@ -49,13 +49,11 @@ def difference(local: Arrays, base: Arrays) -> dict[str, NDArray[np.float32]]:
     """
     if set(local) != set(base):
         raise LearningError(f"delta: names differ: {sorted(set(local) ^ set(base))}; expected the same parameters")
-    delta: dict[str, NDArray[np.float32]] = {}
     for name, array in base.items():
         if local[name].shape != array.shape:
             raise LearningError(f"delta {name}: found shape {local[name].shape}, expected {array.shape}")
-        delta[name] = local[name] - array
-        if not np.all(np.isfinite(delta[name])):
-            raise LearningError(f"delta {name}: found values that are not finite")
+    delta = {name: local[name] - array for name, array in base.items()}
+    check_finite(delta, "delta {}: found values that are not finite")
     return delta
 
 
@@ -67,8 +65,7 @@ def secret_gaussian(count: int) -> NDArray[np.float64]:
     pairs = (count + 1) // 2
     bits = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs) >> np.uint64(11)
     uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53
-    radius = np.sqrt(-2.0 * np.log(uniform[0]))
-    angle = 2.0 * math.pi * uniform[1]
+    radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * math.pi * uniform[1]
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count]
 
 
@@ -120,15 +117,11 @@ def add(total: GradientSum, gradients: Arrays) -> GradientSum:
 
     LearningError: a gradient of no parameter of the sum, or one that is not finite.
     """
-    unknown = gradients.keys() - total.sum.keys()
-    if unknown:
-        raise LearningError(f"gradient {sorted(unknown)[0]}: not a parameter of the sum")
-    added: dict[str, NDArray[np.float32]] = dict(total.sum)
-    for name, gradient in gradients.items():
-        if not np.all(np.isfinite(gradient)):
-            raise LearningError(f"gradient {name}: found values that are not finite; the utterance is left out")
-        added[name] = added[name] + gradient
-    return GradientSum(added, total.utterances + 1, total.limit)
+    if unknown := gradients.keys() - total.sum.keys():
+        raise LearningError(f"gradient {min(unknown)}: not a parameter of the sum")
+    check_finite(gradients, "gradient {}: found values that are not finite; the utterance is left out")
+    added = {name: total.sum[name] + gradient for name, gradient in gradients.items()}
+    return GradientSum({**total.sum, **added}, total.utterances + 1, total.limit)
 
 
 def mean(total: GradientSum) -> dict[str, NDArray[np.float32]]:
@@ -151,8 +144,7 @@ class Measures:
     def mean_loss(self) -> float | None:
         """L_k of Gao et al. 2022, eq. 9. None without an utterance, and where REINFORCE made it negative: such a loss
         is a reward, on no common scale."""
-        mean = self.loss / self.utterances if self.utterances else math.nan
-        return mean if mean >= 0 else None
+        return self.loss / self.utterances if self.utterances and self.loss >= 0 else None
 
     @property
     def word_error(self) -> float | None:
@@ -163,16 +155,11 @@ class Measures:
 
 def measure(measures: Measures, losses: Sequence[float], served: str, signal: Signal | None) -> Measures:
     """With one more utterance. losses: of its passes, at least one; served: the text that the app acted on."""
-    errors = words = 0
-    for each in () if signal is None else parts(signal):
-        if isinstance(each, Corrected):
-            reference = each.text.split()
-            errors, words = edit_distance(reference, served.split()), len(reference)
+    given = [each.text.split() for each in parts(signal) if isinstance(each, Corrected)]
+    loss, errors = math.fsum(losses) / len(losses), sum(edit_distance(words, served.split()) for words in given)
+    words = sum(map(len, given))
     return Measures(
-        measures.loss + math.fsum(losses) / len(losses),
-        measures.utterances + 1,
-        measures.word_errors + errors,
-        measures.words + words,
+        measures.loss + loss, measures.utterances + 1, measures.word_errors + errors, measures.words + words
     )
 
 

@@ -28,21 +28,11 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from device_sdk.bundle import Bundle
-from device_sdk.checks import check_interval, reading
+from device_sdk.checks import check_interval, check_intervals, reading
 from device_sdk.decoding import DecodingSettings
 from device_sdk.feedback.distance import word_error_rate
-from device_sdk.feedback.signals import (
-    Accepted,
-    Alternate,
-    Corrected,
-    CostFunction,
-    Rating,
-    Semantics,
-    Single,
-    check_costs,
-    parts,
-)
-from device_sdk.feedback.signals import costs as costs_of
+from device_sdk.feedback.signals import Accepted, Alternate, Corrected, CostFunction, Rating, Semantics, Single, parts
+from device_sdk.feedback.signals import prices as prices_of
 from device_sdk.learning.candidates import Heard
 from device_sdk.learning.learner import Student
 from device_sdk.learning.memory import Example
@@ -93,9 +83,8 @@ class DivergenceSettings:
     likelihood: float = 0.1
 
     def __post_init__(self) -> None:
-        check_interval("divergence.window", self.window, "[1, inf)")
-        check_interval("divergence.length", self.length, "(0, 1)")
-        check_interval("divergence.likelihood", self.likelihood, "[0, inf)")
+        for name, interval in (("window", "[1, inf)"), ("length", "(0, 1)"), ("likelihood", "[0, inf)")):
+            check_intervals("divergence", self, interval, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +111,10 @@ class GuardSettings:
     divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
 
     def __post_init__(self) -> None:
-        for name, interval in (
-            ("withhold", "[0, inf)"),
-            ("capacity", "[1, inf)"),
-            ("interval", "[1, inf)"),
-            ("tolerance", "[0, 1]"),
-            ("drift", "[0, 1]"),
-            ("doubt", "(0, 1)"),
-            ("withheld_doubt", "(0, 1)"),
-        ):
-            check_interval(f"guard.{name}", getattr(self, name), interval)
+        check_intervals("guard", self, "[0, inf)", "withhold")
+        check_intervals("guard", self, "[1, inf)", "capacity", "interval")
+        check_intervals("guard", self, "[0, 1]", "tolerance", "drift")
+        check_intervals("guard", self, "(0, 1)", "doubt", "withheld_doubt")
         # nobody may lose more than there is
         check_interval("guard.bet", self.bet, f"(0, {1.0 / (1.0 + max(self.tolerance, self.drift)):.6g})")
 
@@ -178,14 +161,13 @@ def compare(
     def expected(heard: Heard, prices: Sequence[float]) -> float:
         return float(posterior(heard.scores) @ np.minimum(prices, 1.0))
 
-    prices = costs(example, local.texts), costs(example, other.texts)
-    if prices[0] is not None and prices[1] is not None:
-        return Comparison(feedback=expected(local, prices[0]) - expected(other, prices[1]))
-    believed = posterior(proven.scores)
+    own, others = costs(example, local.texts), costs(example, other.texts)
+    if own is not None and others is not None:
+        return Comparison(feedback=expected(local, own) - expected(other, others))
 
     def unlikely(heard: Heard) -> float:
         errors = [[word_error_rate(truth, text) for truth in proven.texts] for text in heard.texts]
-        return expected(heard, (np.minimum(errors, 1.0) @ believed).tolist())
+        return expected(heard, (np.minimum(errors, 1.0) @ posterior(proven.scores)).tolist())
 
     return Comparison(drift=unlikely(local) - unlikely(other))
 
@@ -268,12 +250,11 @@ def from_bytes(content: bytes | None) -> Watch:
         return watch
 
 
-_STANDARDS = (Accepted, Alternate, Corrected, Semantics)
-"""Signals that say what was right, as a good rating does. The others say that what was served was wrong: other guesses
-would gain by it."""
-
 _PUBLISHED = "the published model"
 _PROVEN = "the model that feedback has proven"
+
+_Fallen = tuple[Student, str]
+"""What to fall back on, and why."""
 
 
 class Judge:
@@ -295,9 +276,7 @@ class Judge:
         """withheld: utterances in memory that no step is taken on. watch: as it was stored."""
         self.watch = watch
         self.proven: Student | None = None
-        self._settings = settings
-        self._withheld = withheld
-        self._cost_function = cost_function
+        self._settings, self._withheld, self._cost_function = settings, withheld, cost_function
         self._weights: Arrays = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
         self._published, self._trusted, self._local = (Teacher(base, decoding, open_transducer) for _ in range(3))
         self._serving: Student | None = None
@@ -312,7 +291,7 @@ class Judge:
         if self._checked_last is not None and self._checked_last.start is not serving.start:
             self._checked_last = None  # deltas start anew since, and going back before that would tell of it
 
-    def worse(self, student: Student, example: Example | None) -> tuple[Student, str] | None:
+    def worse(self, student: Student, example: Example | None) -> _Fallen | None:
         """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`.
 
         An example is one that the student has served and is about to learn from; with None, the withheld are due for a
@@ -341,7 +320,7 @@ class Judge:
             self.proven = None if self._serving is None or _is_published(self._serving) else self._serving
         return None
 
-    def _unconfirmed(self, student: Student, example: Example, local: Heard) -> tuple[Student, str] | None:
+    def _unconfirmed(self, student: Student, example: Example, local: Heard) -> _Fallen | None:
         """What no feedback confirmed is no evidence against the proven model, but may be against what came of it."""
         heard, score = self._standard(example)
         seen = compare(example, local, heard, heard, self._costs)
@@ -352,27 +331,24 @@ class Judge:
         why = harm(self.watch, self._settings) or divergence(tuple(self._readings), self._settings.divergence)
         return None if why is None else self._fall_back(student, self.proven, why)
 
-    def _checked(self, student: Student) -> tuple[Student, str] | None:
+    def _checked(self, student: Student) -> _Fallen | None:
         """Every so many utterances: the student against the last that passed this, on what neither learned from."""
         last, withheld = self._checked_last, self._withheld()
         if self._learned_from < self._settings.interval or last is None or not withheld:
             return None
         self._learned_from = 0
-        before = [self._local.hear(last.weights, example)[0] for example in withheld]
-        after = [self._local.hear(student.weights, example)[0] for example in withheld]
-        seen: list[Comparison] = [
+        models = last.weights, student.weights
+        before, after = ([self._local.hear(weights, each)[0] for each in withheld] for weights in models)
+        seen = [
             compare(example, new, old, self._standard(example)[0], self._costs)
             for example, new, old in zip(withheld, after, before, strict=True)
         ]
-        why = harm_withheld(seen, self._settings)
-        if why is not None:
+        if (why := harm_withheld(seen, self._settings)) is not None:
             return self._fall_back(student, last, why, "the model of the last check")
         self._checked_last = student
         return None
 
-    def _fall_back(
-        self, student: Student, target: Student | None, why: str, name: str = _PROVEN
-    ) -> tuple[Student, str]:
+    def _fall_back(self, student: Student, target: Student | None, why: str, name: str = _PROVEN) -> _Fallen:
         """The weights of the target, the published ones where there is none or the student has them already; its
         teacher beside them unless that is the server's. Steps go on being counted, since a counter of a device never
         goes back."""
@@ -383,15 +359,9 @@ class Judge:
         self.watch = Watch(rollbacks=self.watch.rollbacks + 1, why=why)
         self._checked_last, self._learned_from = None, 0
         self._readings.clear()
-        return replace(
-            student,
-            weights=target.weights,
-            teacher=target.weights if student.teacher_version is None else student.teacher,
-            momentum=Momentum(),
-            utterances=target.utterances,
-            start=target.start,
-            factors={},
-        ), why
+        teacher = target.weights if student.teacher_version is None else student.teacher
+        left = replace(student, weights=target.weights, teacher=teacher, momentum=Momentum(), factors={})
+        return replace(left, utterances=target.utterances, start=target.start), why
 
     def _standard(self, example: Example) -> Hearing:
         """What the proven model hears, the published one where there is none; and a scorer of other hypotheses."""
@@ -402,16 +372,15 @@ class Judge:
     def _costs(self, example: Example, texts: Sequence[str]) -> Sequence[float] | None:
         if example.signal is None or not any(map(_says_what_was_right, parts(example.signal))):
             return None
-        served = example.nbest[0].text
-        if self._cost_function is None:
-            found: Sequence[float] = costs_of(example.signal, texts, served).tolist()
-            return found
-        priced: Sequence[float] = check_costs(self._cost_function(example.signal, texts, served), len(texts)).tolist()
-        return priced
+        found: Sequence[float] = prices_of(example.signal, texts, example.nbest[0].text, self._cost_function).tolist()
+        return found
 
 
 def _says_what_was_right(signal: Single) -> bool:
-    return isinstance(signal, _STANDARDS) or (isinstance(signal, Rating) and signal.value > 0.5)
+    """The others say that what was served was wrong: other guesses would gain by it."""
+    if isinstance(signal, Rating):
+        return signal.value > 0.5
+    return isinstance(signal, Accepted | Alternate | Corrected | Semantics)
 
 
 def _is_published(student: Student) -> bool:

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from safetensors import SafetensorError
@@ -23,9 +23,7 @@ from device_sdk.errors import IdiolectError, StateError
 from device_sdk.feedback.signals import (
     Accepted,
     Alternate,
-    Cancelled,
     Corrected,
-    Rating,
     Repeated,
     Semantics,
     Signal,
@@ -37,15 +35,13 @@ from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.personalization.cache import UtteranceCounts
-from device_sdk.state import Store
+from device_sdk.state import Store, records
 
 __all__ = ["Kept", "confirmed", "from_bytes", "to_bytes"]
 
 log = logging.getLogger(__name__)
 
-_SIGNALS: Mapping[str, type[Single]] = {
-    each.__name__: each for each in (Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics)
-}
+_SIGNALS: Mapping[str, type[Single]] = {each.__name__: each for each in get_args(Single)}
 
 
 class Kept:
@@ -89,20 +85,17 @@ class Kept:
         """What was kept is in memory again; it is erased where app or user do not let it be kept any more. count: as of
         :func:`from_bytes`."""
         names = self._store.names("kept")
-        left = [] if allowed else names
         for name in names if allowed else ():
             try:
                 example = from_bytes(self._store.get("kept", name) or b"", name, bundle, count, handed_on)
                 if self._heard or confirmed(example.signal):
                     self._recent.restore(example)
-                else:
-                    left.append(name)
             except StateError as error:
                 log.warning("a kept utterance is left out: %s", error)
-                left.append(name)
         if names and not allowed:
             log.warning("erased %s with feedback, kept before: no longer allowed", utterances(len(names)))
-        self._try_to_drop(left)
+        restored = self._recent.kept()
+        self._try_to_drop([name for name in names if name not in restored])
         self.tidy()
 
     def tidy(self) -> None:
@@ -125,9 +118,7 @@ class Kept:
     def drop(self, names: Sequence[str]) -> None:
         """Erases them from the disk."""
         if names:
-            with self._store.transaction():
-                for name in names:
-                    self._store.delete("kept", name)
+            records.drop_kept(self._store, names)
             self._store.settle()
 
     def _try_to_drop(self, names: Sequence[str]) -> None:
@@ -139,7 +130,7 @@ class Kept:
 
 def confirmed(signal: Signal | None) -> bool:
     """Whether the user has said which words are right."""
-    return signal is not None and any(isinstance(each, Accepted | Corrected) for each in parts(signal))
+    return any(isinstance(each, Accepted | Corrected) for each in parts(signal))
 
 
 def to_bytes(example: Example, handed_on: float) -> bytes:
@@ -153,7 +144,7 @@ def to_bytes(example: Example, handed_on: float) -> bytes:
         "probability": example.probability,
         "nbest": [asdict(hypothesis) for hypothesis in example.nbest],
         "spellings": _spellings(example),
-        "signals": [[type(each).__name__, _fields(each)] for each in _parts(example.signal)],
+        "signals": [[type(each).__name__, _fields(each)] for each in parts(example.signal)],
     }
     written = np.frombuffer(json.dumps(head).encode(), np.uint8)
     return save({"features": np.ascontiguousarray(example.features, np.float32), "head": written})
@@ -188,15 +179,11 @@ def from_bytes(
     return Example(name, features, nbest, counts, 0.0, signal, not due, probability, spellings=spellings, kept=heard)
 
 
-def _parts(signal: Signal | None) -> tuple[Single, ...]:
-    return () if signal is None else tuple(parts(signal))
-
-
 def _spellings(example: Example) -> dict[str, str]:
     if example.spellings is None:
         return {}
     said = [hypothesis.text for hypothesis in example.nbest]
-    said += [each.text for each in _parts(example.signal) if isinstance(each, Alternate | Corrected)]
+    said += [each.text for each in parts(example.signal) if isinstance(each, Alternate | Corrected)]
     phrases = example.spellings.phrases.items()
     return {heard: phrase for heard, phrase in phrases if any(f" {phrase} " in f" {text} " for text in said)}
 
@@ -218,6 +205,5 @@ def _signal(kind: str, fields: dict[str, Any]) -> Single:
 
 
 def _hypothesis(fields: dict[str, Any]) -> Hypothesis:
-    words = tuple(Word(**word) for word in fields["words"])
-    tokens = tuple(int(token) for token in fields["tokens"])
+    words, tokens = tuple(Word(**word) for word in fields["words"]), tuple(map(int, fields["tokens"]))
     return Hypothesis(**{**fields, "tokens": tokens, "words": words, "scores": Scores(**fields["scores"])})

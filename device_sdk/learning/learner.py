@@ -18,7 +18,7 @@ from device_sdk.learning import step as steps
 from device_sdk.learning.candidates import gather, objective
 from device_sdk.learning.delta import GradientSum, Measures, add, difference, measure
 from device_sdk.learning.memory import Example
-from device_sdk.learning.objectives import Objective, running_mean
+from device_sdk.learning.objectives import Objective
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.step import Arrays, Momentum
@@ -106,10 +106,8 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
     length = sum(float(np.vdot(array, array)) for array in shift.values())
     alike = sum(float(np.vdot(moved[name], array)) for name, array in shift.items())
     taken = max(0.0, alike / length) if length else 0.0
-    start: dict[str, Float] = {}
-    for name, array in new.items():
-        step = (moved[name] - taken * shift[name]).astype(np.float32)
-        start[name] = array + np.float32(keep) * step
+    steps = {name: (moved[name] - taken * shift[name]).astype(np.float32) for name in new}
+    start = {name: array + np.float32(keep) * steps[name] for name, array in new.items()}
     return Student(start, start, start=start)
 
 
@@ -164,9 +162,8 @@ def learn_one(
     """
     session, bundle, settings = trainer.session, trainer.bundle, trainer.settings
     taught, score = teacher.hear(student.teacher, example)
-    candidates = gather(
-        heard_of(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function
-    )
+    served, encode = heard_of(example.nbest), bundle.tokenizer.encode
+    candidates = gather(served, taught, example.signal, encode, settings, cost_function)
     cost = None if example.signal is None else float(candidates.costs[0])
     unknown = np.flatnonzero(np.isnan(candidates.nlls))
     if unknown.size:
@@ -179,8 +176,9 @@ def learn_one(
         budget_bytes,
     )
     if cost is not None:
-        usual = settings.baseline if student.baseline is None else student.baseline
-        student = replace(student, baseline=running_mean(usual, cost, settings.baseline_decay))
+        # Only now, since a baseline that depends on the utterance's own cost would bias its gradient.
+        usual, stays = settings.baseline if student.baseline is None else student.baseline, settings.baseline_decay
+        student = replace(student, baseline=stays * usual + (1.0 - stays) * cost)
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
     if (reason := session.too_large(example.features, loss.hypotheses)) is not None:
@@ -189,7 +187,7 @@ def learn_one(
         student, losses, norms = _collect(student, example.features, loss, trainer)
     else:
         share = settings.confirmation if cost == 0.0 else 1.0
-        corrected = example.signal is not None and any(isinstance(each, Corrected) for each in parts(example.signal))
+        corrected = any(isinstance(each, Corrected) for each in parts(example.signal))
         passes = settings.passes or (_CORRECTED_PASSES if cost and corrected else _PASSES)
         student, losses, norms = _descend(student, example.features, loss, trainer, passes, share)
         student = replace(student, utterances=student.utterances + 1)
@@ -256,13 +254,9 @@ def _descend(
             student = replace(student, factors=factors)
         scales = None if scales is None else steps.factor_scales(scales, matrices)
     # The same as gradients times the share, but that they are measured as they are.
-    step = replace(
-        settings.step,
-        learning_rate=settings.step.learning_rate * share,
-        clip_norm=settings.step.clip_norm / share,
-    )
-    losses: list[float] = []
-    norms: list[float] = []
+    rate, bound = settings.step.learning_rate * share, settings.step.clip_norm / share
+    step = replace(settings.step, learning_rate=rate, clip_norm=bound)
+    losses, norms = list[float](), list[float]()
     for _ in range(passes):
         value, gradients = _evaluate(trainer, {**constants, **student.weights, **student.factors}, features, loss)
         if scales is not None:
@@ -270,17 +264,10 @@ def _descend(
         moving = student.factors if matrices else student.weights
         moved, momentum, norm = steps.sgd(moving, gradients, value, student.momentum, step)
         weights = steps.merge(student.weights, student.factors, moved, matrices) if matrices else moved
-        teacher = student.teacher
+        taken, teacher, factors = student.steps + 1, student.teacher, moved if matrices else {}
         if student.teacher_version is None:
-            teacher = follow(teacher, weights, student.steps + 1, settings.teacher)
-        student = replace(
-            student,
-            weights=weights,
-            teacher=teacher,
-            momentum=momentum,
-            steps=student.steps + 1,
-            factors=moved if matrices else {},
-        )
+            teacher = follow(teacher, weights, taken, settings.teacher)
+        student = replace(student, weights=weights, teacher=teacher, momentum=momentum, steps=taken, factors=factors)
         losses.append(value)
         norms.append(norm)
     return student, tuple(losses), tuple(norms)

@@ -16,6 +16,9 @@ from device_sdk.learning.memory import Example
 __all__ = ["LearningReport", "learn", "not_started"]
 
 
+_COMMIT_EVERY = 8
+
+
 @dataclass(frozen=True, slots=True)
 class LearningReport:
     """What ``learn`` did. utterances: taken from memory; steps: taken; skipped: reason -> utterances not learned from,
@@ -49,44 +52,37 @@ def learn(
     take: Callable[[], Example | None],
     step: Callable[[Student, Example], Outcome],
     commit: Callable[[Student], None],
+    halt: Callable[[], str | None],
+    rehearse: Callable[[Student], Outcome | None],
+    worse: Callable[[Student, Example | None], tuple[Student, str] | None],
     budget_seconds: float | None = None,
-    halt: Callable[[], str | None] = lambda: None,
-    commit_every: int = 8,
-    rehearse: Callable[[Student], Outcome | None] = lambda student: None,
-    worse: Callable[[Student, Example | None], tuple[Student, str] | None] = lambda student, example: None,
-) -> tuple[Student, LearningReport]:
+) -> LearningReport:
     """Steps until nothing is left, time is up or ``halt`` says why to stop; between utterances only.
 
-    take: the next example, or None. commit: makes a student durable; called every ``commit_every`` utterances and at
-    the end. rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not
-    its turn. worse: asked before the steps on every example, and with None before every commit: what to fall back on
-    and why, or None where learning did no harm. A step that diverges is undone: the student goes back to the last
-    commit. Either ends learning, and the report says so.
+    take: the next example, or None. commit: makes a student durable; called every so many utterances and at the end.
+    rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not its turn.
+    worse: asked before the steps on every example, and with None before every commit: what to fall back on and why, or
+    None where learning did no harm. A step that diverges is undone: the student goes back to the last commit. Either
+    ends learning, and the report says so.
     """
     begin = time.monotonic()
     first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
-    losses: list[float] = []
-    norms: list[float] = []
-    served: list[float] = []
-    skipped: Counter[str] = Counter()
+    losses, norms, served, skipped = list[float](), list[float](), list[float](), Counter[str]()
     utterances = rehearsed = shortened = 0
     fallen: tuple[Student, str] | None = None
     while fallen is None:
-        if (why := halt()) is not None:
+        why = halt()
+        if why is None and budget_seconds is not None and time.monotonic() - begin >= budget_seconds:
+            why = "time is up"
+        if why is None and student.gradients is not None and student.gradients.full:
+            why = "the round has the gradient that it asked for"
+        if why is not None:
             reason = why
             break
-        if budget_seconds is not None and time.monotonic() - begin >= budget_seconds:
-            reason = "time is up"
-            break
-        if student.gradients is not None and student.gradients.full:
-            reason = "the round has the gradient that it asked for"
-            break
-        example = take()
-        if example is None:
+        if (example := take()) is None:
             break
         utterances += 1
-        fallen = worse(student, example)
-        if fallen is not None:
+        if (fallen := worse(student, example)) is not None:
             break
         try:
             outcome = step(student, example)
@@ -112,7 +108,7 @@ def learn(
             rehearsed += 1
         shortened += outcome.shortened
         behind += 1
-        if behind >= commit_every and (fallen := worse(student, None)) is None:
+        if behind >= _COMMIT_EVERY and (fallen := worse(student, None)) is None:
             commit(student)
             committed, behind = student, 0
     if behind and fallen is None:
@@ -122,30 +118,15 @@ def learn(
         student, reason = fallen[0], f"rolled back: {fallen[1]}"
     if behind or fallen is not None:
         commit(student)
-    report = LearningReport(
-        utterances,
-        taken,
-        dict(skipped),
-        _mean(losses),
-        _mean(norms),
-        _mean(served),
-        reason,
-        time.monotonic() - begin,
-        _peak_bytes(),
-        rehearsed,
-        shortened,
-        None if fallen is None else fallen[1],
-    )
-    return student, report
+    loss, norm, cost = (math.fsum(values) / len(values) if values else math.nan for values in (losses, norms, served))
+    seconds, why = time.monotonic() - begin, None if fallen is None else fallen[1]
+    counts = utterances, taken, dict(skipped)
+    return LearningReport(*counts, loss, norm, cost, reason, seconds, _peak_bytes(), rehearsed, shortened, why)
 
 
 def not_started(why: str) -> LearningReport:
     """The report where nothing was done."""
     return LearningReport(0, 0, {}, math.nan, math.nan, math.nan, why, 0.0, _peak_bytes())
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _peak_bytes() -> int:

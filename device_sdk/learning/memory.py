@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ class Example:
     features: npt.NDArray[np.float32]
     nbest: tuple[Hypothesis, ...]
     counts: UtteranceCounts | None
-    heard: float
+    heard: float = 0.0
     signal: Signal | None = None
     reported: bool = False
     probability: float = 1.0
@@ -92,49 +93,23 @@ class Recent:
         day_clock: Callable[[], float] = time.time,
         bounds: Bounds = Bounds(),
     ) -> None:
-        self._capacity = capacity
-        self._seconds = seconds
+        self._capacity, self._seconds, self._bounds = capacity, seconds, bounds
         self._clock, self._day_clock = clock, day_clock
-        self._bounds = bounds
-        self._gone: tuple[str, ...] = ()
-        self._lost = 0
         self._examples: dict[str, Example] = {}
         self._withheld: dict[str, Example] = {}
-        self._last = ""
+        self._gone: tuple[str, ...] = ()
+        self._last, self._lost = "", 0
 
     def __len__(self) -> int:
         self._expire()
         return len(self._examples)
 
-    def add(
-        self,
-        utterance_id: str,
-        features: npt.NDArray[np.float32],
-        nbest: tuple[Hypothesis, ...],
-        counts: UtteranceCounts | None,
-        *,
-        reported: bool = False,
-        probability: float = 1.0,
-        repeats: str | None = None,
-        nameable: bool = False,
-        spellings: Spellings | None = None,
-    ) -> None:
-        """Remembers an utterance; the oldest makes room. nameable: its user agrees to name words that they give."""
+    def add(self, example: Example) -> None:
+        """Remembers what is heard now; the oldest makes room."""
         self._expire()
-        self._examples[utterance_id] = Example(
-            utterance_id,
-            features,
-            nbest,
-            counts,
-            self._clock(),
-            reported=reported,
-            probability=probability,
-            repeats=repeats,
-            given=frozenset() if nameable else None,
-            spellings=spellings,
-        )
-        self._last = utterance_id
-        loose = [key for key, example in self._examples.items() if example.kept is None]
+        self._examples[example.utterance_id] = replace(example, heard=self._clock())
+        self._last = example.utterance_id
+        loose = [key for key, each in self._examples.items() if each.kept is None]
         for key in loose[: -self._capacity]:
             self._drop(key)
 
@@ -143,20 +118,17 @@ class Recent:
 
         FeedbackError: no such utterance in memory (never heard, learned from already, or too old).
         """
-        self._expire()
-        example = self._examples.get(utterance_id)
-        if example is None:
+        if (example := self.get(utterance_id)) is None:
             raise FeedbackError(
                 f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
                 f"{self._seconds:.0f} s and {self._capacity} utterances"
             )
-        self._examples[utterance_id] = replace(example, signal=combined(example.signal, signal))
+        self.change(utterance_id, signal=combined(example.signal, signal))
         return example
 
     def latest(self) -> Example | None:
         """What was heard last, if it is in memory still."""
-        self._expire()
-        return self._examples.get(self._last)
+        return self.get(self._last)
 
     def get(self, utterance_id: str) -> Example | None:
         """An utterance that is in memory still."""
@@ -167,43 +139,38 @@ class Recent:
         """How long ago an utterance was heard."""
         return self._clock() - example.heard
 
-    def recount(self, utterance_id: str, counts: UtteranceCounts) -> None:
-        """Notes that an utterance in memory now stands with other counts in the unigram cache."""
-        self._examples[utterance_id] = replace(self._examples[utterance_id], counts=counts)
+    def change(self, utterance_id: str, **changes: Any) -> Example:
+        """Notes what is otherwise now with an utterance in memory. Returns it."""
+        self._examples[utterance_id] = example = replace(self._examples[utterance_id], **changes)
+        return example
 
     def reported(self) -> None:
         """Notes that the counts of everything in memory were handed to a report."""
-        self._examples = {key: replace(example, reported=True) for key, example in self._examples.items()}
-
-    def regive(self, utterance_id: str, given: frozenset[str]) -> None:
-        """Notes the words that an utterance in memory gives now."""
-        self._examples[utterance_id] = replace(self._examples[utterance_id], given=given)
+        for key in self._examples:
+            self.change(key, reported=True)
 
     def words_reported(self, all_of_them: bool = False) -> None:
         """Notes that what utterances in memory gave was handed to a report; or that nothing is to be, of any."""
-        self._examples = {
-            key: replace(example, given=None) if example.given or all_of_them else example
-            for key, example in self._examples.items()
-        }
+        for key, example in self._examples.items():
+            if example.given or all_of_them:
+                self.change(key, given=None)
 
     def take(self, wait_seconds: float) -> Example | None:
         """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain;
         None where there is neither. What is taken out is used once and is gone."""
         self._expire()
-        now = self._clock()
-        usable = {key: example for key, example in self._examples.items() if len(example.features)}
-        marked = (key for key, example in usable.items() if example.signal is not None)
-        waited = (key for key, example in usable.items() if now - example.heard >= wait_seconds)
-        key = next(marked, None) or next(waited, None)
-        return None if key is None else self._examples.pop(key)
+        usable = [each for each in self._examples.values() if len(each.features)]
+        marked = (each for each in usable if each.signal is not None)
+        waited = (each for each in usable if self.seconds_since(each) >= wait_seconds)
+        found = next(marked, None) or next(waited, None)
+        return None if found is None else self._examples.pop(found.utterance_id)
 
     def keep(self, utterance_id: str) -> Example:
         """Notes that an utterance in memory is on the disk too; the oldest such ones make room, first
         those without feedback. Returns it."""
         example = self._examples[utterance_id]
         if example.kept is None:
-            example = replace(example, kept=self._day_clock() - self.seconds_since(example))
-            self._examples[utterance_id] = example
+            example = self.change(utterance_id, kept=self._day_clock() - self.seconds_since(example))
         kept = [each for each in self._examples.values() if each.kept is not None]
         size = sum(each.features.nbytes for each in kept)
         kept.sort(key=lambda each: each.signal is not None)
@@ -221,9 +188,8 @@ class Recent:
 
     def release(self, utterance_ids: Iterable[str]) -> None:
         """Notes that these are on the disk no more; they stay in memory as long as any other."""
-        for key in utterance_ids:
-            if key in self._examples:
-                self._examples[key] = replace(self._examples[key], kept=None)
+        for key in self._examples.keys() & {*utterance_ids}:
+            self.change(key, kept=None)
 
     def kept(self) -> tuple[str, ...]:
         """Ids of what is on the disk too."""
@@ -261,22 +227,16 @@ class Recent:
         """What is in memory, without what was said, oldest first."""
         self._expire()
         return tuple(
-            Remembered(
-                example.utterance_id,
-                self._seconds_left(example),
-                example.signal is not None,
-                held,
-                len(example.features) > 0,
-                example.kept is not None,
-            )
+            Remembered(key, self._seconds_left(each), each.signal is not None, held, bool(each.features.size), on_disk)
             for held, examples in ((True, self._withheld), (False, self._examples))
-            for example in examples.values()
+            for key, each in examples.items()
+            for on_disk in [each.kept is not None]
         )
 
     def drop_features(self) -> None:
         """Leaves what feedback needs to mend counts, and nothing to learn from."""
         for key, example in self._examples.items():
-            self._examples[key] = replace(example, features=example.features[:0].copy(), kept=None)
+            self.change(key, features=example.features[:0].copy(), kept=None)
         self._withheld.clear()
 
     def clear(self) -> None:

@@ -9,8 +9,10 @@ hypotheses cheaper than the mean likelier, since dE[M]/dNLL_i = p_i (E[M] - M_i)
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +21,7 @@ from device_sdk.errors import LearningError
 from device_sdk.hypothesis import Result
 from device_sdk.learning.settings import Serving
 
-__all__ = [
-    "Objective",
-    "Tokens",
-    "expected_cost",
-    "label",
-    "posterior",
-    "reinforce",
-    "running_mean",
-    "serve",
-    "supervision",
-    "total",
-]
+__all__ = ["Objective", "Tokens", "expected_cost", "label", "posterior", "reinforce", "serve", "total"]
 
 Tokens = tuple[int, ...]
 """A hypothesis' sentence pieces, without blank."""
@@ -65,17 +56,15 @@ class Objective:
         sum_k c_k E[M_k] exactly: the cost scales add, the costs are averaged by them.
         """
         hypotheses = tuple(dict.fromkeys(self.hypotheses + other.hypotheses))
+        weights, costs = np.zeros((2, len(hypotheses)), np.float32)
+        scale = self.cost_scale + other.cost_scale
+        place = {hypothesis: index for index, hypothesis in enumerate(hypotheses)}
         for part in (self, other):
             if part.cost_scale and len(part.hypotheses) != len(hypotheses):
                 raise LearningError(
                     f"expected cost over {len(part.hypotheses)} hypotheses added to a loss that names "
                     f"{len(hypotheses)}; expected the costs of all of them"
                 )
-        weights = np.zeros(len(hypotheses), np.float32)
-        costs = np.zeros(len(hypotheses), np.float32)
-        scale = self.cost_scale + other.cost_scale
-        place = {hypothesis: index for index, hypothesis in enumerate(hypotheses)}
-        for part in (self, other):
             rows = [place[hypothesis] for hypothesis in part.hypotheses]
             weights[rows] += part.weights
             if part.cost_scale:
@@ -84,14 +73,9 @@ class Objective:
 
 
 def label(hypothesis: Sequence[int], weight: float = 1.0) -> Objective:
-    """Self-learning: w = ``weight`` on the teacher's label (Rao et al. 2023, section 2.2: the student learns the
-    teacher's transcript of the clean utterance)."""
+    """w = ``weight`` on a teacher's label (self-learning: Rao et al. 2023, section 2.2), or on a corrected or true
+    transcript (supervision: the oracle of table 2)."""
     return Objective((tuple(hypothesis),), np.array([weight], np.float32), np.zeros(1, np.float32))
-
-
-def supervision(transcript: Sequence[int], weight: float = 1.0) -> Objective:
-    """A corrected or true transcript: w = ``weight`` on it (the oracle of Rao et al. 2023, table 2)."""
-    return label(transcript, weight)
 
 
 def expected_cost(
@@ -106,9 +90,8 @@ def expected_cost(
     unique: dict[Tokens, float] = {}
     for hypothesis, cost in zip(hypotheses, costs, strict=True):
         unique.setdefault(tuple(hypothesis), float(cost))
-    return Objective(
-        tuple(unique), np.zeros(len(unique), np.float32), np.array(list(unique.values()), np.float32), float(scale)
-    )
+    weights, values = np.zeros(len(unique), np.float32), np.array(list(unique.values()), np.float32)
+    return Objective(tuple(unique), weights, values, float(scale))
 
 
 def reinforce(served: Sequence[int], cost: float, baseline: float = 0.0, scale: float = 1.0) -> Objective:
@@ -121,25 +104,13 @@ def reinforce(served: Sequence[int], cost: float, baseline: float = 0.0, scale: 
     return label(served, scale * (baseline - cost))
 
 
-def running_mean(mean: float, cost: float, decay: float) -> float:
-    """decay * mean + (1 - decay) * cost: the baseline after an utterance that cost so much. It must be the one before
-    that is subtracted from the utterance's own cost: a baseline that depends on the sample would bias the gradient."""
-    return decay * mean + (1.0 - decay) * cost
-
-
 def total(objectives: Sequence[Objective]) -> Objective:
-    """The sum of one or more losses. LearningError: none given, or an expected cost whose set would grow."""
-    if not objectives:
-        raise LearningError("objective: found no loss, expected one or more")
-    result = objectives[0]
-    for other in objectives[1:]:
-        result = result + other
-    return result
+    """The sum of one or more losses. LearningError: an expected cost whose set would grow."""
+    return reduce(operator.add, objectives)
 
 
 def posterior(scores: Sequence[float] | npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Normalized probabilities of an n-best from its log-probabilities [N] (Rao et al. 2023, below eq. 1), float64
-    [N]."""
+    """Normalized probabilities of an n-best from its log-probabilities [N] (Rao et al. 2023, below eq. 1), [N]."""
     values = np.asarray(scores, np.float64)
     shifted = np.exp(values - values.max())
     return np.asarray(shifted / shifted.sum(), np.float64)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from device_sdk.audio import check_waveform
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.features import logmel
-from device_sdk.learning.objectives import Objective, supervision
+from device_sdk.learning.objectives import Objective, label
 from device_sdk.learning.settings import RehearsalSettings
 from device_sdk.transcripts import check_letters, transcript
 
@@ -58,9 +58,6 @@ def lesson(spoken: Transcribed, bundle: Bundle, weight: float = 1.0) -> tuple[np
     """
     features = logmel(check_waveform(spoken.waveform, "rehearsal"), bundle.features)
     check_letters(spoken.text, bundle.tokenizer.letters, "transcribed.text", LearningError)
-    if len(features) < bundle.architecture.subsampling_factor:
-        raise LearningError(
-            f"rehearsal.waveform: found {len(features)} frames, expected at least "
-            f"{bundle.architecture.subsampling_factor}"
-        )
-    return features, supervision(bundle.tokenizer.encode(spoken.text), weight)
+    if len(features) < (least := bundle.architecture.subsampling_factor):
+        raise LearningError(f"rehearsal.waveform: found {len(features)} frames, expected at least {least}")
+    return features, label(bundle.tokenizer.encode(spoken.text), weight)

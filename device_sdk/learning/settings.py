@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from device_sdk.bundle.subsets import SUBSETS, Subset
-from device_sdk.checks import check_choice, check_interval
+from device_sdk.checks import check_choice, check_intervals
 
 __all__ = [
     "SUBSETS",
@@ -45,9 +45,9 @@ class StepSettings:
     largest_rise: float = 20.0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm", "damping", "largest_norm", "largest_rise"):
-            check_interval(f"step.{name}", getattr(self, name), "(0, inf)")
-        check_interval("step.momentum", self.momentum, "[0, 1)")
+        positive = ("learning_rate", "clip_norm", "damping", "largest_norm", "largest_rise")
+        check_intervals("step", self, "(0, inf)", *positive)
+        check_intervals("step", self, "[0, 1)", "momentum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,8 @@ class TeacherSettings:
     schedule: Literal["local", "server"] = "local"
 
     def __post_init__(self) -> None:
-        check_interval("teacher.decay", self.decay, "[0, 1]")
-        check_interval("teacher.interval", self.interval, "[1, inf)")
-        check_interval("teacher.confidence", self.confidence, "[0, 1]")
+        check_intervals("teacher", self, "[0, 1]", "decay", "confidence")
+        check_intervals("teacher", self, "[1, inf)", "interval")
         check_choice("teacher.schedule", self.schedule, ("local", "server"))
 
 
@@ -84,9 +83,8 @@ class MaskSettings:
     time_share: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
-            check_interval(f"masks.{name}", getattr(self, name), "[0, inf)")
-        check_interval("masks.time_share", self.time_share, "[0, 1]")
+        check_intervals("masks", self, "[0, inf)", "frequency_masks", "frequency_width", "time_masks", "time_width")
+        check_intervals("masks", self, "[0, 1]", "time_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,8 @@ class RehearsalSettings:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_interval("rehearsal.every", self.every, "[1, inf)")
-        check_interval("rehearsal.weight", self.weight, "[0, inf)")
+        check_intervals("rehearsal", self, "[1, inf)", "every")
+        check_intervals("rehearsal", self, "[0, inf)", "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +141,14 @@ class LearningSettings:
     rehearsal: RehearsalSettings = field(default_factory=RehearsalSettings)
 
     def __post_init__(self) -> None:
-        for name in ("label_weight", "cost_weight", "supervision_weight", "reinforce_weight", "wait_seconds"):
-            check_interval(f"learning.{name}", getattr(self, name), "[0, inf)")
-        check_interval("learning.baseline", self.baseline, "(-inf, inf)")
-        for name, interval in (("keep", "[0, 1]"), ("baseline_decay", "[0, 1]"), ("confirmation", "(0, 1]")):
-            check_interval(f"learning.{name}", getattr(self, name), interval)
+        not_negative = ("label_weight", "cost_weight", "supervision_weight", "reinforce_weight", "wait_seconds")
+        check_intervals("learning", self, "[0, inf)", *not_negative)
+        check_intervals("learning", self, "(-inf, inf)", "baseline")
+        check_intervals("learning", self, "[0, 1]", "keep", "baseline_decay")
+        check_intervals("learning", self, "(0, 1]", "confirmation")
+        check_intervals("learning", self, "[1, inf)", "hypotheses", "rank")
+        if self.passes is not None:
+            check_intervals("learning", self, "[1, inf)", "passes")
         check_choice("learning.subset", self.subset, tuple(SUBSETS))
         check_choice("learning.labels", self.labels, get_args(Labels))
         check_choice("learning.serving", self.serving, get_args(Serving))
-        for name in ("hypotheses", "passes", "rank"):
-            if (value := getattr(self, name)) is not None:
-                check_interval(f"learning.{name}", value, "[1, inf)")

@@ -51,6 +51,13 @@ class Momentum:
     steps: int = 0
 
 
+def check_finite(arrays: Arrays, message: str) -> None:
+    """LearningError: an array has values that are not finite; the message, with its name in the place of ``{}``."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise LearningError(message.format(name))
+
+
 def mask(features: Float, mean: Float, settings: MaskSettings, generator: np.random.Generator) -> Float:
     """SpecAugment: the student sees masked features, the teacher clean ones (Rao et al. 2023, section 2.2).
 
@@ -80,32 +87,26 @@ def scales(second_moments: SecondMoments, damping: float) -> Scales:
     damping: share of a tensor's mean square that is added along each axis: larger is closer to plain SGD within a
     tensor. The factors of all parameters together have mean 1, so preconditioned gradients are about as long as plain.
     """
-    unscaled: dict[str, tuple[NDArray[np.float64], ...]] = {}
+    unscaled: dict[str, list[NDArray[np.float64]]] = {}
     total, count = 0.0, 0
     for name, vectors in second_moments.items():
         mean = float(np.mean(vectors[0], dtype=np.float64))
         factors = [1.0 / np.sqrt(vector.astype(np.float64) / mean + damping) for vector in vectors]
         factors[0] /= math.sqrt(mean)
-        unscaled[name] = tuple(factors)
+        unscaled[name] = factors
         total += math.prod(float(factor.sum()) for factor in factors)
         count += math.prod(factor.size for factor in factors)
-    average = total / count
-    return {
-        name: tuple(
-            (factor / average if axis == 0 else factor).astype(np.float32) for axis, factor in enumerate(factors)
-        )
-        for name, factors in unscaled.items()
-    }
+    for factors in unscaled.values():
+        factors[0] /= total / count
+    return {name: tuple(factor.astype(np.float32) for factor in factors) for name, factors in unscaled.items()}
 
 
 def precondition(gradients: Arrays, factors: Scales) -> dict[str, Float]:
     """Every gradient times its factors along each axis; the arrays given are left as they are."""
-    result: dict[str, Float] = {}
+    result = dict(gradients)
     for name, gradient in gradients.items():
-        scaled = gradient
         for axis, factor in enumerate(factors[name]):
-            scaled = scaled * factor.reshape([-1 if other == axis else 1 for other in range(gradient.ndim)])
-        result[name] = scaled
+            result[name] = result[name] * np.expand_dims(factor, [at for at in range(gradient.ndim) if at != axis])
     return result
 
 
@@ -125,11 +126,9 @@ def sgd(
     """
     if not math.isfinite(loss):
         raise LearningError(f"step {momentum.steps}: loss: found {loss}, expected a finite number; the step is refused")
-    norm = global_norm(gradients)
-    if not math.isfinite(norm):
-        name = next((name for name, array in gradients.items() if not np.all(np.isfinite(array))), "(sum of squares)")
-        raise LearningError(f"step {momentum.steps}: gradient {name}: found values that are not finite; refused")
-    if norm > settings.largest_norm:
+    if not math.isfinite(norm := global_norm(gradients)):
+        check_finite(gradients, f"step {momentum.steps}: gradient {{}}: found values that are not finite; refused")
+    if not norm <= settings.largest_norm:
         raise LearningError(
             f"step {momentum.steps}: gradient norm: found {norm:.3g}, expected at most {settings.largest_norm:.3g}; "
             "the step is refused"
@@ -151,8 +150,7 @@ def sgd(
                 direction += np.float32(settings.momentum) * momentum.velocity[name]
             velocity[name] = direction
         stepped[name] = weights[name] - rate * direction
-        if not np.all(np.isfinite(stepped[name])):
-            raise LearningError(f"step {momentum.steps}: {name}: the step leaves values that are not finite; refused")
+    check_finite(stepped, f"step {momentum.steps}: {{}}: the step leaves values that are not finite; refused")
     return stepped, Momentum(velocity, 0.9 * mean + 0.1 * loss, momentum.steps + 1), norm
 
 
@@ -192,8 +190,7 @@ def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[s
     for name in matrices:
         up, down = factor_names(name)
         moved[name] = weights[name] + (after[up] @ after[down] - before[up] @ before[down])
-        if not np.all(np.isfinite(moved[name])):
-            raise LearningError(f"adapters {name}: the step leaves values that are not finite; refused")
+    check_finite(moved, "adapters {}: the step leaves values that are not finite; refused")
     return moved
 
 

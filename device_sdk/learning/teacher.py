@@ -37,11 +37,8 @@ def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSetting
     """
     if step % settings.interval:
         return teacher
-    take = np.float32(1.0 - settings.decay)
-    mixed: dict[str, NDArray[np.float32]] = {  # shares rounded one by one would not sum to 1, and drift
-        name: array + take * (student[name] - array) for name, array in teacher.items()
-    }
-    return mixed
+    take = np.float32(1.0 - settings.decay)  # shares rounded one by one would not sum to 1, and drift
+    return {name: array + take * (student[name] - array) for name, array in teacher.items()}
 
 
 class Teacher:
@@ -50,19 +47,15 @@ class Teacher:
     def __init__(
         self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Callable[[Bundle], Transducer]
     ) -> None:
-        self._bundle = bundle
-        self._decoding = decoding
-        self._open = open_transducer
-        self._weights: Arrays | None = None
-        self._transducer: Transducer | None = None
+        self._bundle, self._decoding, self._open = bundle, decoding, open_transducer
+        self._opened: tuple[Arrays, Transducer] | None = None
 
     def hear(self, weights: Arrays, example: Example) -> Hearing:
         """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2). Texts hold the app's phrases
         where the utterance's own do."""
-        if self._transducer is None or weights is not self._weights:
-            self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
-            self._weights = weights
-        transducer, settings, features = self._transducer, self._decoding, example.features
+        if self._opened is None or self._opened[0] is not weights:
+            self._opened = weights, self._open(self._bundle.with_weights(weights, "teacher"))
+        transducer, settings, features = self._opened[1], self._decoding, example.features
         factor, frame = self._bundle.architecture.subsampling_factor, frame_seconds(transducer, self._bundle.features)
         usable = len(features) // factor
         features = np.ascontiguousarray(features[: usable * factor])
@@ -78,11 +71,8 @@ class Teacher:
 
 def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
     """An n-best list by its acoustic scores alone."""
-    return Heard(
-        tuple(hypothesis.text for hypothesis in nbest),
-        tuple(hypothesis.tokens for hypothesis in nbest),
-        tuple(hypothesis.scores.acoustic for hypothesis in nbest),
-    )
+    texts, tokens = tuple(each.text for each in nbest), tuple(each.tokens for each in nbest)
+    return Heard(texts, tokens, tuple(each.scores.acoustic for each in nbest))
 
 
 def log_likelihoods(

@@ -27,7 +27,7 @@ from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.errors import LearningError
 from device_sdk.feedback.signals import Alternate, Semantics, costs
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, supervision, total
+from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, total
 from device_sdk.learning.step import mask
 from device_sdk.learning.teacher import follow
 from examples.rao_2023.domains import Sentence
@@ -113,7 +113,7 @@ def learn(
                 objectives.append(total(parts))
                 seen.append(mask(clean, mean, settings.masks, generator))
         for clip in remembered[number * extra : (number + 1) * extra]:
-            objectives.append(supervision(tuple(tokenizer.encode(clip.sentence.text))))
+            objectives.append(label(tuple(tokenizer.encode(clip.sentence.text))))
             seen.append(mask(clip.features.astype(np.float32), mean, settings.masks, generator))
         loss = 0.0
         if objectives:

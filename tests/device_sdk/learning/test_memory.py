@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Accepted, FeedbackError
-from device_sdk.learning.memory import Bounds, Recent
+from device_sdk.learning.memory import Bounds, Example, Recent
 
 FRAMES = np.zeros((1, 100), np.float32)
 
@@ -19,7 +19,7 @@ class Clock:
         self.recent = Recent(capacity, seconds, lambda: self.now, lambda: 5_000.0 + self.now, bounds)
 
     def add(self, name: str, sound: np.ndarray = FRAMES, *, marked: bool = True, on_disk: bool = False) -> None:
-        self.recent.add(name, sound, (), None)
+        self.recent.add(Example(name, sound, (), None))
         if marked:
             self.recent.mark(name, Accepted())
         if on_disk:
