@@ -59,10 +59,7 @@ class ModelState:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognize; called before
         a new one of the app takes the place of what was learned. Raises StateError: damaged
         state."""
-        self.store = store
-        self.packaged = packaged
-        self._guard = store.guard
-        self._attempt = attempt
+        self.store, self.packaged, self._guard, self._attempt = store, packaged, store.guard, attempt
         self._digests: dict[str, str | None] = {}
         self.load()
 
@@ -74,8 +71,7 @@ class ModelState:
         published = None if replaced else records.read_published(store)
         base = bundle if published is None else with_published(bundle, published)
         parameters = {name: base.weights[name] for name in bundle.architecture.parameter_shapes()}
-        local = None if replaced else records.read_local(store, parameters)
-        proven = None
+        local, proven = None if replaced else records.read_local(store, parameters), None
         if local is None or local.base != base.version:
             student = Student(parameters, parameters)
         else:
@@ -84,15 +80,13 @@ class ModelState:
             student = Student(local.weights, teacher, Momentum(), local.steps, local.utterances, local.start)
             proven = _proven(store, parameters, student, base)
         if not replaced:
-            student = _with_gradients(
-                _with_teacher(student, records.read_published(store, "published_teacher"), bundle), store, base
-            )
+            student = _with_teacher(student, records.read_published(store, "published_teacher"), bundle)
+            student = _with_gradients(student, store, base)
             student = replace(student, measures=measures_from_bytes(store.get("settings", "measures"), base.version))
         content = store.get("counts", "cache")
         cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
-        version, marginals = _read_marginals(store, bundle)
-        self.base, self.student, self.cache = base, student, cache
-        self.proven = proven
+        version, marginals = records.read_marginals(store, bundle.words.digest, len(bundle.words))
+        self.base, self.student, self.cache, self.proven = base, student, cache, proven
         self._digests.clear()
         self.marginals_version, self.marginals = version, marginals
         self.watch = guard_from_bytes(store.get("settings", "guard"))
@@ -100,16 +94,16 @@ class ModelState:
         self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
         self.channel = channels.from_bytes(store.get("counts", "channel"))
         if replaced:
-            if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
+            learned = (store.get("settings", name) for name in ("local", "published"))
+            if any(each is not None for each in learned):  # a bundle that cannot be used must not cost what was learned
                 self._attempt(bundle)
             with store.transaction():
-                records.write_published(store, None)
-                records.write_published(store, None, "published_teacher")
+                for name in ("published", "published_teacher", "gradients"):
+                    records.drop(store, name)
                 records.drop_local(store)
-                records.drop_gradients(store)
                 store.delete("settings", "unfit")
                 kept = store.names("kept")  # pieces and features of another bundle
-                records.drop_kept(store, kept)
+                store.delete("kept", *kept)
                 records.write_text(store, "bundle", shipped)
             if kept:
                 log.warning("erased %s with feedback, kept before: the app has another bundle", utterances(len(kept)))
@@ -132,7 +126,7 @@ class ModelState:
         with self._guard:
             if counts:
                 self.store.put("counts", "given", given.to_bytes(counts))
-            elif self.store.get("counts", "given") is not None:
+            elif self.given:
                 self.store.delete("counts", "given")
             self.given = counts
 
@@ -146,25 +140,18 @@ class ModelState:
     def differs_in_marginals(self, version: int | str, digest: str) -> bool:
         """Whether these are not the marginals that are here. digest: SHA-256 of their values as little-endian float64.
         A device that has none has the bundle's background, which is version 0."""
-        if str(version) != str(self.marginals_version):
-            return True
-        if self.marginals is None:
-            return False
-        return sha256(self.marginals.astype("<f8").tobytes()).hexdigest() != digest
+        found = b"" if self.marginals is None else self.marginals.astype("<f8").tobytes()
+        differs = self.marginals is not None and sha256(found).hexdigest() != digest
+        return str(version) != str(self.marginals_version) or differs
 
     def differs_in_model(self, version: str, digest: str) -> bool:
         """Whether this is not the model that is here. digest: of its file; the bundle's own weights have no such file,
         so they go by their version."""
-        if version != self.base.version:
-            return True
-        found = self._digest("published")
-        return found is not None and found != digest
+        return version != self.base.version or self._digest("published") not in (None, digest)
 
     def differs_in_teacher(self, version: str, digest: str) -> bool:
         """Whether this is not the server's teacher that is here."""
-        if version != self.student.teacher_version:
-            return True
-        return self._digest("published_teacher") != digest
+        return version != self.student.teacher_version or self._digest("published_teacher") != digest
 
     def _digest(self, name: records.PublishedName) -> str | None:
         """Of a published file, read once; None where there is none."""
@@ -201,7 +188,7 @@ class ModelState:
                 self.store.put("settings", "guard", guard_to_bytes(watch))
                 if proven is not self.proven:
                     self._write_proven(proven)
-                records.drop_kept(self.store, learned_from)
+                self.store.delete("kept", *learned_from)
             self.student, self.watch, self.proven = student, watch, proven
 
     def collect(self, limit: int | None) -> None:
@@ -210,7 +197,7 @@ class ModelState:
         with self._guard, self.store.transaction():
             gradients = None
             if limit is None:
-                records.drop_gradients(self.store)
+                records.drop(self.store, "gradients")
             else:
                 gradients = empty(self.base.architecture.parameter_shapes(), limit)
                 self._write_gradients(gradients)
@@ -292,7 +279,7 @@ class ModelState:
                 outbox.discard(self.store, "words")
                 self.keep_given({})
             if not (consent.keeping and consent.learning):
-                records.drop_kept(self.store, self.store.names("kept"))
+                self.store.delete("kept", *self.store.names("kept"))
             self._keep_consent(consent)
 
     @contextmanager
@@ -308,7 +295,7 @@ class ModelState:
                 raise
 
     def _nothing_due(self) -> None:
-        records.clear_reported(self.store)
+        self.store.delete("counts", "reported")
         if self.cache.pending_utterances or self.cache.pending.any():
             self.keep_cache(caches.reported(self.cache))
 
@@ -336,18 +323,6 @@ def with_published(bundle: Bundle, published: records.Published) -> Bundle:
     """The bundle with a published model's weights. BundleError: they do not fit."""
     source = f"model {published.version}"
     return bundle.with_weights(weight_files.read(published.content, source), published.version)
-
-
-def _read_marginals(store: Store, bundle: Bundle) -> tuple[int, NDArray[np.float64] | None]:
-    found = records.read_marginals(store)
-    if found is None or found[1] != bundle.words.digest:
-        return 0, None
-    if len(found[2]) != len(bundle.words):
-        raise StateError(
-            f"marginals/global: found {len(found[2])} probabilities, expected one for each word, "
-            f"{len(bundle.words)}; delete the state folder to start afresh"
-        )
-    return found[0], found[2]
 
 
 def _with_teacher(student: Student, published: records.Published | None, bundle: Bundle) -> Student:
@@ -386,12 +361,10 @@ def _local(student: Student, base: Bundle) -> records.Local:
 
 
 def _proven(store: Store, parameters: Arrays, student: Student, base: Bundle) -> Student | None:
-    found = records.read_proven(store, parameters)
-    if found is None:
+    if (found := records.read_proven(store, parameters)) is None:
         return None
-    weights, utterances = found
-    _check(base, proven=weights)
-    return replace(student, weights=weights, utterances=utterances)
+    _check(base, proven=found[0])
+    return replace(student, weights=found[0], utterances=found[1])
 
 
 def _check(base: Bundle, **stored: Arrays | None) -> None:

@@ -35,7 +35,7 @@ from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.personalization.cache import UtteranceCounts
-from device_sdk.state import Store, records
+from device_sdk.state import Store
 
 __all__ = ["Kept", "confirmed", "from_bytes", "to_bytes"]
 
@@ -118,7 +118,7 @@ class Kept:
     def drop(self, names: Sequence[str]) -> None:
         """Erases them from the disk."""
         if names:
-            records.drop_kept(self._store, names)
+            self._store.delete("kept", *names)
             self._store.settle()
 
     def _try_to_drop(self, names: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from collections.abc import Iterable, Set
 from pathlib import Path
 
@@ -33,10 +32,6 @@ class SealedFiles:
         self._written: list[str] = []
         self._replaced: list[str] = []
         self._zeroed: set[str] = set()
-
-    @staticmethod
-    def new_name() -> str:
-        return secrets.token_hex(16) + ".sealed"
 
     def write(self, name: str, sealed: bytes) -> None:
         """A new file, on the disk before this returns. StateError: it cannot be written."""
@@ -102,10 +97,10 @@ class SealedFiles:
     def _remove(self, names: Iterable[str], zeroed: Set[str]) -> None:
         for name in names:
             path = self._folder / name
-            if name in zeroed:
-                with contextlib.suppress(OSError):
-                    _zero(path)
             # What cannot be removed now is removed when the state is opened next.
+            with contextlib.suppress(OSError):
+                if name in zeroed:
+                    _zero(path)
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         self._written, self._replaced, self._zeroed = [], [], set()
@@ -132,12 +127,9 @@ def checked_key(key: bytes) -> bytes:
 
 
 class Cipher:
-    """Seals and opens values. The derived key exists in memory only.
-
-    key: the app's secret, at least 16 bytes of full entropy (a random key, not a password: HKDF does not slow down
-    guessing).
-    salt: random, stored beside the data; a new salt makes everything sealed under the old one unreadable.
-    """
+    """Seals and opens values. key: the app's secret, at least 16 bytes of full entropy (a random key, not a password:
+    HKDF does not slow down guessing). salt: random, stored beside the data; a new one makes everything sealed under the
+    old one unreadable. The derived key exists in memory only."""
 
     __slots__ = ("_aead",)
 

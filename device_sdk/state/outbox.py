@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from device_sdk.errors import StateError
+from device_sdk.checks import reading
 from device_sdk.state import Store
 
 __all__ = ["Kind", "Outgoing", "discard", "keep", "one_by_one", "release", "waiting"]
@@ -61,19 +61,15 @@ def discard(store: Store, kind: Kind) -> int:
     in secure aggregation ends with those of the counts: what was sent of it stays masked."""
     with store.transaction():
         if kind == "marginals":
-            for name in store.names("aggregation"):
-                store.delete("aggregation", name)
+            store.delete("aggregation", *store.names("aggregation"))
         found = [name for name in store.names("outbox") if _read(name, store.get("outbox", name) or b"").kind == kind]
-        for name in found:
-            release(store, name)
+        store.delete("outbox", *found)
     return len(found)
 
 
 def _read(report_id: str, content: bytes) -> Outgoing:
-    try:
+    with reading(f"outbox/{report_id}"):
         start = 4 + int.from_bytes(content[:4], "big")
         head = json.loads(content[4:start])
         end = start + int(head["body"])
         return Outgoing(report_id, head["server"], head["kind"], head["round_id"], content[start:end], content[end:])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"outbox/{report_id}: found an unreadable report ({error})") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,11 +23,8 @@ __all__ = [
     "Published",
     "PublishedName",
     "add_reported",
-    "clear_reported",
-    "drop_gradients",
-    "drop_kept",
+    "drop",
     "drop_local",
-    "has_learned",
     "read_gradients",
     "read_local",
     "read_marginals",
@@ -94,7 +91,7 @@ def write_published(store: Store, published: Published | None, name: PublishedNa
     """Replaces the published model or teacher; None takes it out."""
     with store.transaction():
         if published is None:
-            _drop(store, name)
+            drop(store, name)
         else:
             store.put("weights", name, published.content)
             write_text(store, name, published.version)
@@ -106,13 +103,12 @@ def read_gradients(store: Store) -> Collected | None:
     if head is None:
         return None
     with reading("weights/gradients"):
-        fields = json.loads(head)
-        arrays = {} if content is None else _load(content)
-        collected = Collected(str(fields["base"]), arrays, int(fields["utterances"]), int(fields["limit"]))
-    if collected.utterances < 0 or collected.limit < 1 or (collected.utterances > 0) != (content is not None):
+        fields, arrays = json.loads(head), {} if content is None else _load(content)
+        utterances, limit = int(fields["utterances"]), int(fields["limit"])
+        collected = Collected(str(fields["base"]), arrays, utterances, limit)
+    if utterances < 0 or limit < 1 or (utterances > 0) != (content is not None):
         raise StateError(
-            f"settings/gradients: found {collected.utterances} utterances of {collected.limit}, expected a count with "
-            f"its sum; {AFRESH}"
+            f"settings/gradients: found {utterances} utterances of {limit}, expected a count with its sum; {AFRESH}"
         )
     return collected
 
@@ -128,23 +124,6 @@ def write_gradients(store: Store, collected: Collected) -> None:
             store.delete("weights", "gradients")
 
 
-def drop_gradients(store: Store) -> None:
-    """No gradients are collected any more."""
-    _drop(store, "gradients")
-
-
-def drop_kept(store: Store, names: Iterable[str]) -> None:
-    """These utterances wait for learning no more; those that do not are left out."""
-    with store.transaction():
-        for name in names:
-            store.delete("kept", name)
-
-
-def has_learned(store: Store) -> bool:
-    """Whether there are local weights or a published model, which another bundle would take the place of."""
-    return store.get("settings", "local") is not None or store.get("settings", "published") is not None
-
-
 def read_local(store: Store, base: Arrays) -> Local | None:
     """The local weights, None where nothing was learned since the base came. StateError: unreadable.
 
@@ -155,17 +134,11 @@ def read_local(store: Store, base: Arrays) -> Local | None:
     if head is None or weights is None:
         return None
     with reading("weights/local"):
-        fields = json.loads(head)
-        began = None if start is None else {**base, **_load(start)}
+        fields, began = json.loads(head), None if start is None else {**base, **_load(start)}
         unchanged = base if began is None else began
-        return Local(
-            str(fields["base"]),
-            {**unchanged, **_load(weights)},
-            None if teacher is None else {**unchanged, **_load(teacher)},
-            int(fields["steps"]),
-            int(fields["utterances"]),
-            began,
-        )
+        steps, utterances = int(fields["steps"]), int(fields["utterances"])
+        labels = None if teacher is None else {**unchanged, **_load(teacher)}
+        return Local(str(fields["base"]), {**unchanged, **_load(weights)}, labels, steps, utterances, began)
 
 
 def write_local(store: Store, local: Local, base: Arrays) -> None:
@@ -192,7 +165,7 @@ def write_start(store: Store, weights: Arrays, base: Arrays) -> None:
 def drop_local(store: Store) -> None:
     with store.transaction():
         for name in ("proven", "start", "local", "teacher"):
-            _drop(store, name)
+            drop(store, name)
 
 
 def read_proven(store: Store, base: Arrays) -> tuple[Arrays, int] | None:
@@ -214,7 +187,7 @@ def write_proven(store: Store, proven: tuple[Arrays, int] | None, base: Arrays) 
     """Replaces the proven weights, by what changed of the base, in half the precision; None takes them out."""
     with store.transaction():
         if proven is None:
-            _drop(store, "proven")
+            drop(store, "proven")
             return
         weights, utterances = proven
         changed = {name: array - base[name] for name, array in weights.items() if not _same(array, base[name])}
@@ -223,26 +196,27 @@ def write_proven(store: Store, proven: tuple[Arrays, int] | None, base: Arrays) 
         store.put("weights", "proven", save(halves))
 
 
-def read_marginals(store: Store) -> tuple[int, str, NDArray[np.float64]] | None:
-    """(version, digest of the word list, probabilities [n] float64) of the global distribution, if one was pulled.
-
-    StateError: unreadable, or no distribution.
-    """
+def read_marginals(store: Store, words_digest: str, size: int) -> tuple[int, NDArray[np.float64] | None]:
+    """(version, probabilities float64 [size]) of the global distribution; (0, None) where none of this word list was
+    pulled. StateError: unreadable, or no distribution."""
     head, content = store.get("settings", "marginals"), store.get("marginals", "global")
     if head is None or content is None:
-        return None
+        return 0, None
     with reading("marginals/global"):
-        fields = json.loads(head)
+        fields, values = json.loads(head), np.frombuffer(content, "<f8").astype(np.float64)
         version, digest = int(fields["version"]), str(fields["words_digest"])
-        values = np.frombuffer(content, "<f8").astype(np.float64)
-    if not (
-        values.size and np.isfinite(values).all() and values.min() >= 0.0 and abs(float(values.sum()) - 1.0) < 1e-6
-    ):
+    if not (values.size and np.isfinite(values).all() and values.min() >= 0.0 and abs(values.sum() - 1.0) < 1e-6):
         raise StateError(
             f"marginals/global: found {values.size} values that are no distribution, expected values of at least 0 "
             f"that sum to 1; {AFRESH}"
         )
-    return version, digest, values
+    if digest != words_digest:
+        return 0, None
+    if values.size != size:
+        raise StateError(
+            f"marginals/global: found {values.size} probabilities, expected one for each word, {size}; {AFRESH}"
+        )
+    return version, values
 
 
 def write_marginals(store: Store, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
@@ -255,14 +229,12 @@ def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.floa
     """All counts that went into reports, where rounds ask for every count so far (mode ``paper``), by word id.
 
     Returns float64 [size]; zeros for another word list. StateError: unreadable."""
-    counts = np.zeros(size)
-    content = store.get("counts", "reported")
+    counts, content = np.zeros(size), store.get("counts", "reported")
     with reading("counts/reported"):
-        fields = {} if content is None else json.loads(content)
-        if content is not None and fields["words_digest"] == words_digest:
+        if content is not None and (fields := json.loads(content))["words_digest"] == words_digest:
             for word, weight in fields["counts"].items():
                 counts[int(word)] = float(weight)
-        if not np.isfinite(counts).all() or (size and counts.min() < 0):
+        if not np.isfinite(counts).all() or (counts < 0).any():
             raise ValueError("found a weight that is negative or not finite")
     return counts
 
@@ -274,12 +246,6 @@ def add_reported(store: Store, words_digest: str, counts: NDArray[np.float64]) -
     weights = {str(word): float(total[word]) for word in np.flatnonzero(total)}
     store.put("counts", "reported", json.dumps({"words_digest": words_digest, "counts": weights}).encode())
     return total
-
-
-def clear_reported(store: Store) -> None:
-    """Forgets them: the user agrees no longer."""
-    if store.get("counts", "reported") is not None:
-        store.delete("counts", "reported")
 
 
 def read_text(store: Store, name: str) -> str | None:
@@ -306,7 +272,8 @@ def write_number(store: Store, name: str, value: float) -> None:
     store.put("settings", name, repr(value).encode())
 
 
-def _drop(store: Store, name: str) -> None:
+def drop(store: Store, name: str) -> None:
+    """Takes weights out, and what is said of them."""
     with store.transaction():
         store.delete("settings", name)
         store.delete("weights", name)

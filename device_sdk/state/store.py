@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import sqlite3
 import sys
 import threading
@@ -69,11 +70,10 @@ class Store:
                     raise
                 self._connect(memory_index=True)
                 log.warning("%s: no room to write: it is read, and writing is tried again each time", self.folder)
-        except sqlite3.Error as error:
+        except BaseException as error:
             self._lock.close()
-            raise StateError(f"{self.folder / 'state.sqlite'}: not a usable state file: {error}") from error
-        except BaseException:
-            self._lock.close()
+            if isinstance(error, sqlite3.Error):
+                raise StateError(f"{self.folder / 'state.sqlite'}: not a usable state file: {error}") from error
             raise
 
     def get(self, table: str, name: str) -> bytes | None:
@@ -81,8 +81,7 @@ class Store:
             rows = self._rows(f"SELECT value, file FROM {_known(table)} WHERE name = ?", name)
             if not rows:
                 return None
-            value, file = rows[0]
-            place = f"{table}/{name}"
+            (value, file), place = rows[0], f"{table}/{name}"
             if file is None:
                 return self._cipher.open(_sealed(value, place), place)
             return self._cipher.open(self._files.read(file, place), f"{place}/{file}")
@@ -94,22 +93,20 @@ class Store:
             self._replace_file(table, name)
             file, sealed = None, b""
             if TABLES[table].filed and len(value) >= FILED_BYTES:
-                file = self._files.new_name()
+                file = secrets.token_hex(16) + ".sealed"
                 self._files.write(file, self._cipher.seal(value, f"{place}/{file}"))
             else:
                 sealed = self._cipher.seal(value, place)
-            self._run(
-                f"INSERT INTO {table} (name, value, file) VALUES (?, ?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value, file = excluded.file",
-                name,
-                sealed,
-                file,
-            )
+            insert = f"INSERT INTO {table} (name, value, file) VALUES (?, ?, ?) "
+            update = "ON CONFLICT (name) DO UPDATE SET value = excluded.value, file = excluded.file"
+            self._run(insert + update, name, sealed, file)
 
-    def delete(self, table: str, name: str) -> None:
+    def delete(self, table: str, *names: str) -> None:
+        """Those that are not there are left out."""
         with self.transaction():
-            self._replace_file(table, name)
-            self._run(f"DELETE FROM {table} WHERE name = ?", name)
+            for name in names:
+                self._replace_file(table, name)
+                self._run(f"DELETE FROM {table} WHERE name = ?", name)
 
     def names(self, table: str) -> list[str]:
         """Names in the order they were first put."""
@@ -220,7 +217,7 @@ class Store:
                 f"{self.folder / 'state.sqlite'}: schema version: found {version}, expected {SCHEMA_VERSION}; "
                 f"use the idiolect that wrote it, or {AFRESH}"
             )
-        self._files.tidy(file for table in TABLES for file in self._filed(table) if isinstance(file, str))
+        self._files.tidy(file for table in TABLES for file in self._filed(table))
 
     def _read_meta(self) -> None:
         meta = dict(self._rows("SELECT name, value FROM meta"))
