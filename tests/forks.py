@@ -21,8 +21,6 @@ from typing import Any
 
 from tests.server.databases import template
 
-__all__ = ["Forked", "idiolect", "program"]
-
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("device_sdk.cli", "server.app", "server.commands.backup", "server.commands.serve")
 
@@ -70,15 +68,24 @@ class Forked:
         self.wait()
 
 
+def await_ready(process: Forked, folder: Path, seconds: float = 300.0) -> dict[str, Any]:
+    """What a server writes into ``folder``'s ``ready.json`` once it serves; its log is there, too."""
+    ready, log, deadline = folder / "ready.json", folder / "server.log", time.monotonic() + seconds
+    while not ready.exists():
+        assert process.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    return dict(json.loads(ready.read_text()))
+
+
 def idiolect(
     *words: str | Path, folder: Path = ROOT, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The command-line program in a process of its own."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"
-        process = Forked(
-            f"{__name__}:program", *map(str, words), out=out, err=err, folder=folder, environment=environment
-        )
+        where: dict[str, Any] = {"out": out, "err": err, "folder": folder, "environment": environment}
+        process = Forked(f"{__name__}:program", *map(str, words), **where)
         return subprocess.CompletedProcess(words, process.wait(120), out.read_text("utf-8"), err.read_text("utf-8"))
 
 
@@ -93,14 +100,9 @@ class _Origin:
     """Owns the process that all others are forked from."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks"],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen([sys.executable, "-m", "tests.forks"], cwd=ROOT, env=environment, **pipes)
         atexit.register(self._process.communicate)  # it ends with its input, and so do those that it forked
 
     def answer(self, request: dict[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import socket
@@ -12,20 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
-from tests.forks import Forked
+from tests.forks import Forked, await_ready
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from server.settings import ServerSettings
-
-__all__ = ["CuttingLine", "LiveServer", "LosesReports", "Tap", "hosted", "serve"]
 
 
 def serve(folder: str, bundle: str, port: str, database: str) -> None:
@@ -46,17 +42,10 @@ class LiveServer:
 
     def __init__(self, folder: Path, bundle: Path, port: int = 0, database: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        ready = folder / "ready.json"
-        ready.unlink(missing_ok=True)
-        log = folder / "server.log"
-        self._process = Forked(f"{__name__}:serve", str(folder), str(bundle), str(port), database, out=log)
-        deadline = time.monotonic() + 300
-        while not ready.exists():
-            assert self._process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.02)
-        self.folder = folder
-        self.url: str = json.loads(ready.read_text())["url"]
+        (folder / "ready.json").unlink(missing_ok=True)
+        words = (str(folder), str(bundle), str(port), database)
+        self._process = Forked(f"{__name__}:serve", *words, out=folder / "server.log")
+        self.folder, self.url = folder, str(await_ready(self._process, folder)["url"])
 
     def stop(self) -> None:
         self._process.send(signal.SIGTERM)
@@ -65,9 +54,7 @@ class LiveServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
 
 
@@ -129,9 +116,7 @@ class _Relay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _accept(self) -> None:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from server.storage.database import Database
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
-from tests.server.parties import HEADERS, Operator, Party, serving
-
-
-def until(found: Any, seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
+from tests.server.parties import HEADERS, Operator, Party, serving, until
 
 
 def test_a_passing_fault_shows_and_loses_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

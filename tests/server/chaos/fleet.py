@@ -10,8 +10,9 @@ import random
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,9 +20,7 @@ import numpy as np
 from device_sdk.wire.messages import FIXED_POINT, Receipt
 from server.rounds.reports import id_of_report
 from tests.server.chaos.server_process import ServerProcess
-from tests.server.parties import NO_NOISE, Operator, Party
-
-__all__ = ["DELTA", "Fleet", "Plan"]
+from tests.server.parties import NO_NOISE, Operator, Party, until
 
 DELTA = 0.25
 PATIENCE = 300.0
@@ -78,10 +77,8 @@ class Fleet:
                 round_id = self._opened(http, number)
                 work = deque((kind, device) for kind in ("marginals", "deltas") for device in range(plan.devices))
                 dice.shuffle(work)
-                senders = [
-                    threading.Thread(target=self._send, args=(round_id, work, random.Random(dice.random())))
-                    for _ in range(plan.senders)
-                ]
+                seeds = [random.Random(dice.random()) for _ in range(plan.senders)]
+                senders = [threading.Thread(target=self._send, args=(round_id, work, seed)) for seed in seeds]
                 for sender in senders:
                     sender.start()
                 self._kill_until(plan.uploads * (number + 1) // plan.rounds, senders, dice)
@@ -90,30 +87,21 @@ class Fleet:
                 if self.failures:
                     raise self.failures[0]
 
-            self._published(http, self.rounds[-1])
+            operator, last = Operator(http, self.server.url), self.rounds[-1]
+            until(lambda: operator.get(f"rounds/{last}")["state"] == "published", PATIENCE)
 
     def _opened(self, http: httpx.Client, number: int) -> str:
         """The id of the round of that number, once it is open: the one before has been published."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            try:
-                found = Operator(http, self.server.url).get("status")
-            except httpx.HTTPError:
-                time.sleep(0.05)
-                continue
-            for entry in found["rounds"]:
-                if entry["state"] == "open" and entry["number"] == number + 1:
-                    self.rounds.append(entry["id"])
-                    self.versions[entry["id"]] = entry["base_model"]
-                    return str(entry["id"])
-            time.sleep(0.02)
-        raise AssertionError(f"round {number + 1} did not open")
 
-    def _published(self, http: httpx.Client, round_id: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while Operator(http, self.server.url).get(f"rounds/{round_id}")["state"] != "published":
-            assert time.monotonic() < deadline, "the last round was not published"
-            time.sleep(0.05)
+        def found() -> Any:
+            with suppress(httpx.HTTPError):
+                rounds = Operator(http, self.server.url).get("status")["rounds"]
+                return next((row for row in rounds if row["state"] == "open" and row["number"] == number + 1), None)
+
+        entry = until(found, PATIENCE)
+        self.rounds.append(entry["id"])
+        self.versions[entry["id"]] = entry["base_model"]
+        return str(entry["id"])
 
     def _kill_until(self, target: int, senders: list[threading.Thread], dice: random.Random) -> None:
         """Kill the server at its share of the uploads until so many are acknowledged."""
@@ -135,18 +123,14 @@ class Fleet:
 
     def _send(self, round_id: str, work: deque[tuple[str, int]], dice: random.Random) -> None:
         try:
-            line = Line(self.server)
-            while not self.failures:
-                try:
-                    kind, number = work.popleft()
-                except IndexError:
-                    return
-                sent = self._report(round_id, kind, number)
-                self.acknowledged.add(id_of_report(sent.device.id, self._receipt(line, sent).report_id))
-                if dice.random() < self.plan.repeats:
-                    self.old.append(sent)
-                    assert self._receipt(line, dice.choice(self.old)).duplicate
-                    self.repeated += 1
+            with httpx.Client(timeout=60) as line, suppress(IndexError):
+                while not self.failures:
+                    sent = self._report(round_id, *work.popleft())
+                    self.acknowledged.add(id_of_report(sent.device.id, self._receipt(line, sent).report_id))
+                    if dice.random() < self.plan.repeats:
+                        self.old.append(sent)
+                        assert self._receipt(line, dice.choice(self.old)).duplicate
+                        self.repeated += 1
         except BaseException as error:
             self.failures.append(error)
 
@@ -160,36 +144,12 @@ class Fleet:
             body = device.delta(round_id, {"w": values}, model_version=self.versions[round_id])
         return Sent(device, f"/v1/rounds/{round_id}/{kind}", round_id, body)
 
-    def _receipt(self, line: Line, sent: Sent) -> Receipt:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+    def _receipt(self, line: httpx.Client, sent: Sent) -> Receipt:
+        def answered() -> Any:
             headers = sent.device.headers("POST", sent.path, sent.round_id, sent.body)
-            try:
-                status, answer = line.post(sent.path, sent.body, headers)
-            except (OSError, HTTPException):
-                time.sleep(0.02)
-                continue
-            assert status == 200, answer
-            return Receipt.model_validate_json(answer)
-        raise AssertionError("no receipt in time")
+            with suppress(httpx.HTTPError):
+                return line.post(self.server.url + sent.path, content=sent.body, headers=headers)
 
-
-class Line:
-    """One sender's connection, made anew where the server is."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        self.server = server
-        self._url, self._connection = "", HTTPConnection("127.0.0.1")
-
-    def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-        if self._url != self.server.url:
-            self._connection.close()
-            self._url = self.server.url
-            self._connection = HTTPConnection(self._url.removeprefix("http://"), timeout=60)
-        try:
-            self._connection.request("POST", path, body, headers)
-            answer = self._connection.getresponse()
-            return answer.status, answer.read()
-        except (OSError, HTTPException):
-            self._connection.close()
-            raise
+        answer = until(lambda: (found := answered()) is not None and [found], PATIENCE)[0]
+        assert answer.status_code == 200, answer.text
+        return Receipt.model_validate_json(answer.content)

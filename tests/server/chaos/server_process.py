@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from server.registry.initial import InitialModel
-from tests.forks import Forked
+from tests.forks import Forked, await_ready
 from tests.server.parties import DIGEST, settings
-
-__all__ = ["ServerProcess", "buckets", "serve"]
 
 
 def buckets(words: int, values: int) -> InitialModel:
@@ -36,40 +33,33 @@ class ServerProcess:
     """Owns the process; ``url`` changes whenever it starts again. What it prints is in ``folder/server.log``."""
 
     def __init__(self, folder: Path, database: str, words: int, values: int) -> None:
-        self.folder = folder
-        self.url = ""
+        self.folder, self.url = folder, ""
         self._words = (str(folder), database, str(words), str(values))
-        self._ready = folder / "ready.json"
         self._running: Forked | None = None
 
-    def spawn(self) -> None:
+    def spawn(self) -> Forked:
         """Start, and do not wait."""
-        self._ready.unlink(missing_ok=True)
+        (self.folder / "ready.json").unlink(missing_ok=True)
         self._running = Forked(f"{__name__}:serve", *self._words, out=self.folder / "server.log")
+        return self._running
 
     def start(self, attempts: int = 5) -> None:
         """Start and wait until it serves. A database server may take a moment to see that the one before is gone."""
         for attempt in range(1, attempts + 1):
-            self.spawn()
-            assert self._running is not None
-            deadline = time.monotonic() + 120
-            while not self._ready.exists() and self._running.poll() is None:
-                assert time.monotonic() < deadline, "the server did not start"
-                time.sleep(0.01)
-            if self._ready.exists():
-                self.url = json.loads(self._ready.read_text())["url"]
+            try:
+                self.url = await_ready(self.spawn(), self.folder)["url"]
                 return
-            assert attempt < attempts, (self.folder / "server.log").read_text()[-2000:]
-            time.sleep(0.2)
+            except AssertionError:
+                if attempt == attempts:
+                    raise
+                time.sleep(0.2)
 
     def kill(self) -> None:
-        assert self._running is not None
-        self._running.send(signal.SIGKILL)
-        assert self._running.wait() == -signal.SIGKILL
+        assert self.stop(signal.SIGKILL) == -signal.SIGKILL
 
-    def stop(self) -> int:
+    def stop(self, number: int = signal.SIGTERM) -> int:
         assert self._running is not None
-        self._running.send(signal.SIGTERM)
+        self._running.send(number)
         return self._running.wait()
 
     def end(self) -> None:

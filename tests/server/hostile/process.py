@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from tests.forks import Forked
+from tests.forks import Forked, await_ready
 
 __all__ = ["BODY_SECONDS", "CONNECTIONS", "HEAD_SECONDS", "HostileServer", "exchange", "serve", "status_of"]
 
@@ -38,12 +37,7 @@ class HostileServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log"
         self._process = Forked(program, str(folder), out=self.log)
-        deadline = time.monotonic() + 180
-        while not (folder / "ready.json").exists():
-            assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.02)
-        self.url: str = json.loads((folder / "ready.json").read_text())["url"]
+        self.url: str = await_ready(self._process, folder)["url"]
         self.port = urlsplit(self.url).port or 0
 
     @property

@@ -15,7 +15,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -69,16 +68,10 @@ class Planted:
 
 def planted_round(machine: Machine, parties: list[Party], number: int, planted: Planted) -> str:
     """One round of every stream, in which devices send what is looked for."""
-    plan: dict[str, Any] = {
-        "marginals": {"epsilon": 1.0, "max_words": 40},
-        "words": {"epsilon": 1.0},
-        "deltas": {"clip_norm": 1e8},
-        "noise_multiplier": 0.0,
-        "sampling": {"kind": "poisson", "rate": 1.0},
-    }
     operator = machine.operator
     version = operator.get("status")["model_version"]
-    round_id = operator.open(**plan)
+    streams = {"marginals": {"epsilon": 1.0, "max_words": 40}, "words": {"epsilon": 1.0}, "deltas": {"clip_norm": 1e8}}
+    round_id = operator.open(**streams, sampling={"kind": "poisson", "rate": 1.0})
     rng = np.random.default_rng(number)
     for index, party in enumerate(parties):
         chosen = rng.permutation(40)[: int(rng.integers(12, 36))]
@@ -103,13 +96,9 @@ def watch_keys(machine: Machine, planted: Planted) -> None:
     """Every key that is stored while rounds are about to end, at the moment at which it is."""
     database = opened(machine)
     with database.read() as connection:
-        for row in connection.execute(
-            select(release_keys.c.id, release_keys.c.key).where(release_keys.c.key.is_not(None))
-        ):
-            planted.add(f"noise key {row.id}", bytes(row.key))
-        for row in connection.execute(select(rounds.c.number, rounds.c.sampling_key)):
-            if row.sampling_key is not None:
-                planted.add(f"sampling key {row.number}", bytes(row.sampling_key))
+        for kind, secret in (("noise", release_keys.c.key), ("sampling", rounds.c.sampling_key)):
+            for row in connection.execute(select(secret.table.c.id, secret.label("key")).where(secret.is_not(None))):
+                planted.add(f"{kind} key {row.id}", bytes(row.key))
     database.close()
 
 
