@@ -41,20 +41,20 @@ class BodyMemory:
         device: that has signed it. address: whom it is counted for, None for this machine's own programs. Raises
         Refusal: 503 ``no_room``; 429 ``too_many_requests`` where the device sends others already.
         """
-        shares = [f"address {address}"] if address is not None else []
         if self._bodies[device] >= AT_ONCE:
             detail = f"this device sends {AT_ONCE} bodies already; send one after the other"
             raise Refusal(429, "too_many_requests", detail, retry_after=RETRY_AFTER)
         # Whoever is alone may send what is larger than a share.
         part = self.most / SHARE
-        if self.held + size > self.most or any(self._by[name] and self._by[name] + size > part for name in shares):
+        others = self._by[address] if address is not None else 0
+        if self.held + size > self.most or (others and others + size > part):
             detail = "the server takes in other bodies now; send it again later"
             raise Refusal(503, "no_room", detail, retry_after=RETRY_AFTER)
-        self._take(size, 1, device, shares)
+        self._take(size, 1, device, address)
         try:
             yield
         finally:
-            self._take(-size, -1, device, shares)
+            self._take(-size, -1, device, address)
 
     def to_give_back(self) -> bool:
         """Whether much was held, and nothing is any more. Asked once, it is so again only after that much more."""
@@ -63,16 +63,14 @@ class BodyMemory:
         self._peak = 0
         return True
 
-    def _take(self, size: int, bodies: int, device: str, shares: list[str]) -> None:
+    def _take(self, size: int, bodies: int, device: str, address: str | None) -> None:
         self.held += size
         self._peak = max(self._peak, self.held)
-        for name in shares:
-            self._by[name] += size
-            if not self._by[name]:
-                del self._by[name]
-        self._bodies[device] += bodies
-        if not self._bodies[device]:
-            del self._bodies[device]
+        for counter, name, change in ((self._by, address, size), (self._bodies, device, bodies)):
+            if name is not None:
+                counter[name] += change
+                if not counter[name]:
+                    del counter[name]
 
 
 def give_back() -> None:

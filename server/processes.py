@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -49,7 +49,7 @@ class _Member:
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     pause: float = 0.0
-    due: float = field(default=0.0)
+    due: float = 0.0
 
 
 def shared_key() -> str:
@@ -89,7 +89,8 @@ def watch(command: Sequence[str], count: int, listener: socket.socket, told: Cal
             while not stopping.wait(LOOK_SECONDS):
                 for member in members:
                     _look_after(member, command, listener, environment)
-                answering = [_id(member) for member in members if member.ready.exists()]
+                ready = (member.ready for member in members if member.ready.exists())
+                answering = [int(json.loads(file.read_text())["pid"]) for file in ready]
                 if len(answering) == count and answering != known:
                     known = answering
                     told(known)
@@ -123,8 +124,7 @@ def _await(members: Sequence[_Member], stopping: threading.Event) -> None:
         if stopping.wait(LOOK_SECONDS):
             return
         for member in members:
-            assert member.process is not None
-            if (code := member.process.poll()) is not None:
+            if member.process is not None and (code := member.process.poll()) is not None:
                 raise StateError(f"process {member.number + 1}: ended with {code} before it served; its log says why")
         if time.monotonic() > deadline:
             raise StateError(f"processes: not all of {len(members)} served within {START_SECONDS:.0f} s")
@@ -147,18 +147,16 @@ def _look_after(member: _Member, command: Sequence[str], listener: socket.socket
 
 def _stop(members: Sequence[_Member]) -> None:
     """End them, first kindly: what they are answering is answered."""
-    running = [member for member in members if member.process is not None]
-    for member in running:
-        assert member.process is not None
-        member.process.terminate()
+    running = [(member, member.process) for member in members if member.process is not None]
+    for _, process in running:
+        process.terminate()
     deadline = time.monotonic() + STOP_SECONDS
-    for member in running:
-        assert member.process is not None
+    for member, process in running:
         try:
-            member.process.wait(max(0.0, deadline - time.monotonic()))
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            member.process.kill()
-            member.process.wait()
+            process.kill()
+            process.wait()
         _close(member)
 
 
@@ -167,7 +165,3 @@ def _close(member: _Member) -> None:
         member.process.stdin.close()
     member.process = None
     member.ready.unlink(missing_ok=True)
-
-
-def _id(member: _Member) -> int:
-    return int(json.loads(member.ready.read_text())["pid"])

@@ -29,8 +29,6 @@ __all__ = [
     "revoke",
     "revoke_enrolment_token",
     "same_secret",
-    "use",
-    "used_up",
 ]
 
 log = logging.getLogger("idiolect.server")
@@ -51,13 +49,15 @@ def enrol(
     row = find_device(connection, device_id)
     if row is None:
         if shown is not None:
-            use(connection, shown, now)
-        elif uses is not None and _let_in(connection) >= uses:
-            raise used_up(uses)
+            _use(connection, shown, now)
+        elif uses is not None:
+            # Devices that came with the server's own token, those that were revoked too.
+            own = select(func.count()).select_from(devices).where(devices.c.enrolment_token.is_(None))
+            if connection.execute(own).scalar_one() >= uses:
+                raise _used_up(uses)
         name = None if shown is None else shown.name
-        connection.execute(
-            insert(devices).values(id=device_id, public_key=public_key, enrolled_at=now, enrolment_token=name)
-        )
+        values = {"id": device_id, "public_key": public_key, "enrolled_at": now, "enrolment_token": name}
+        connection.execute(insert(devices).values(values))
         log.debug("a device enrolled with %s", "the server's own token" if name is None else f"token {name}")
     elif row.revoked_at is not None:
         raise Refusal(403, "device_revoked", "this device was revoked; it needs a new key", "public_key")
@@ -70,9 +70,8 @@ def read_public_key(message: Enrol) -> bytes:
         raw = b64decode(message.public_key.encode(), validate=True)
         Ed25519PublicKey.from_public_bytes(raw)
     except (ValueError, UnicodeError) as error:
-        raise Refusal(
-            422, "bad_key", "public_key: expected the base64 of a raw Ed25519 key of 32 bytes", "public_key"
-        ) from error
+        detail = "public_key: expected the base64 of a raw Ed25519 key of 32 bytes"
+        raise Refusal(422, "bad_key", detail, "public_key") from error
     return raw
 
 
@@ -83,12 +82,6 @@ def find_device(connection: Connection, device_id: str) -> Row[Any] | None:
 _FIND = select(devices).where(devices.c.id == bindparam("device_id"))
 
 
-def _let_in(connection: Connection) -> int:
-    """Devices that came with the server's own token, those that were revoked too."""
-    query = select(func.count()).select_from(devices).where(devices.c.enrolment_token.is_(None))
-    return int(connection.execute(query).scalar_one())
-
-
 def list_devices(connection: Connection, after: str, limit: int) -> list[Row[Any]]:
     """By id, from the one after ``after``."""
     query = select(devices).where(devices.c.id > after).order_by(devices.c.id).limit(limit)
@@ -97,10 +90,8 @@ def list_devices(connection: Connection, after: str, limit: int) -> list[Row[Any
 
 def revoke(connection: Connection, device_id: str, now: float) -> None:
     """Refuse everything the device sends from now on. Raises Refusal (404)."""
-    changed = connection.execute(
-        update(devices).where(devices.c.id == device_id, devices.c.revoked_at.is_(None)).values(revoked_at=now)
-    )
-    if changed.rowcount == 0 and find_device(connection, device_id) is None:
+    valid = update(devices).where(devices.c.id == device_id, devices.c.revoked_at.is_(None))
+    if connection.execute(valid.values(revoked_at=now)).rowcount == 0 and find_device(connection, device_id) is None:
         raise Refusal(404, "unknown_device", f"device {device_id[:64]!r} is not enrolled", "device_id")
 
 
@@ -123,17 +114,8 @@ def add_enrolment_token(
     if connection.execute(select(enrolment_tokens).where(enrolment_tokens.c.name == name)).first() is not None:
         raise Refusal(409, "name_taken", f"name: {name!r} is or was an enrolment token; choose another", "name")
     token = draw_token()
-    connection.execute(
-        insert(enrolment_tokens).values(
-            name=name,
-            token_sha256=digest(token),
-            created_at=now,
-            created_by=by,
-            uses=uses,
-            used=0,
-            expires_at=expires_at,
-        )
-    )
+    row = {"name": name, "token_sha256": digest(token), "created_at": now, "created_by": by}
+    connection.execute(insert(enrolment_tokens).values(**row, uses=uses, used=0, expires_at=expires_at))
     return token
 
 
@@ -146,10 +128,9 @@ def list_enrolment_tokens(connection: Connection) -> list[Row[Any]]:
 def revoke_enrolment_token(connection: Connection, name: str, now: float) -> None:
     """Let nobody in with it any more; devices that it let in stay. Raises Refusal: 404 ``unknown_enrolment_token``."""
     table = enrolment_tokens.c
-    changed = connection.execute(
-        update(enrolment_tokens).where(table.name == name, table.revoked_at.is_(None)).values(revoked_at=now)
-    )
-    if changed.rowcount == 0 and not connection.execute(select(table.name).where(table.name == name)).first():
+    valid = update(enrolment_tokens).where(table.name == name, table.revoked_at.is_(None))
+    changed = connection.execute(valid.values(revoked_at=now)).rowcount
+    if changed == 0 and not connection.execute(select(table.name).where(table.name == name)).first():
         raise Refusal(404, "unknown_enrolment_token", f"enrolment token {name[:64]!r} does not exist", "name")
 
 
@@ -161,7 +142,7 @@ def find_enrolment_token(connection: Connection, token: str) -> Row[Any]:
     return row
 
 
-def use(connection: Connection, row: Row[Any], now: float) -> None:
+def _use(connection: Connection, row: Row[Any], now: float) -> None:
     """Let one more device in. ``row`` must come from this transaction.
 
     Raises Refusal: 403 ``token_revoked``, ``token_expired``, ``token_used_up``.
@@ -171,13 +152,12 @@ def use(connection: Connection, row: Row[Any], now: float) -> None:
     if row.expires_at is not None and row.expires_at <= now:
         raise Refusal(403, "token_expired", "token: this enrolment token has expired; ask for a new one", "token")
     if row.uses is not None and row.used >= row.uses:
-        raise used_up(row.uses)
-    connection.execute(
-        update(enrolment_tokens).where(enrolment_tokens.c.name == row.name).values(used=enrolment_tokens.c.used + 1)
-    )
+        raise _used_up(row.uses)
+    own = update(enrolment_tokens).where(enrolment_tokens.c.name == row.name)
+    connection.execute(own.values(used=enrolment_tokens.c.used + 1))
 
 
-def used_up(uses: int) -> Refusal:
+def _used_up(uses: int) -> Refusal:
     """The refusal by a token that let in so many devices."""
     detail = f"token: this enrolment token let in the {uses} devices it was for; ask for a new one"
     return Refusal(403, "token_used_up", detail, "token")

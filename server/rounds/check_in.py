@@ -46,7 +46,7 @@ def check_in(
         note_seen(connection, message.device_id, now)
         model = model_for(connection, message.device_id, message.model_version, now)
         marginals = find_marginals(connection, int(current_version(connection, "marginals")))
-        teacher = None if model.teacher is None else find_model(connection, model.teacher)
+        teacher = None if model.teacher is None else find_model(connection, model.teacher).sha256
         offer, demand = _offer(connection, caps, message, marginals.words_digest, now)
         devices, usual = fleet.size(connection, now), settings.retry_after_seconds
         return CheckedIn(
@@ -56,8 +56,8 @@ def check_in(
             marginals_sha256=marginals.sha256,
             round=offer,
             retry_after_seconds=window(devices, settings.check_ins_per_second, usual, demand).draw(),
-            teacher_version=None if teacher is None else teacher.version,
-            teacher_sha256=None if teacher is None else teacher.sha256,
+            teacher_version=model.teacher,
+            teacher_sha256=teacher,
         )
 
 

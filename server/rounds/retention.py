@@ -18,19 +18,9 @@ from sqlalchemy import Connection, Row, delete, select, update
 from server.plans.round import NEXT, RoundState
 from server.privacy.ledger import settle
 from server.registry.models import current_version
+from server.storage import schema
 from server.storage.database import Database
-from server.storage.schema import (
-    aggregation_groups,
-    aggregation_messages,
-    marginals,
-    release_keys,
-    releases,
-    reports,
-    rollout_devices,
-    rollouts,
-    rounds,
-    transitions,
-)
+from server.storage.schema import aggregation_messages, marginals, reports, rollout_devices, rollouts, rounds
 
 __all__ = ["BATCH", "forget_old"]
 
@@ -95,7 +85,7 @@ def _forget(connection: Connection, row: Row[Any]) -> bool:
         if some:
             connection.execute(delete(table).where(of, table.c.device_id.in_(some)))
             return False
-    for table in (aggregation_groups, transitions, releases, release_keys):
+    for table in (schema.aggregation_groups, schema.transitions, schema.releases, schema.release_keys):
         connection.execute(delete(table).where(table.c.round_id == row.id))
     if row.marginals_version is not None:
         empty = {"probabilities": b"", "counts": b""}

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +52,17 @@ class Database:
             parsed = make_url(url)
         except (SQLAlchemyError, ValueError) as error:
             # What was found is not told: it may hold a password.
-            raise StateError(
-                "database: cannot read its URL; expected one like sqlite:///server.db or postgresql://user@host/name"
-            ) from error
+            expected = "expected one like sqlite:///server.db or postgresql://user@host/name"
+            raise StateError(f"database: cannot read its URL; {expected}") from error
         if parsed.drivername in ("postgres", "postgresql"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         self.sqlite = parsed.get_backend_name() == "sqlite"
         if self.sqlite and parsed.database not in (None, "", ":memory:"):
-            if existing and not Path(str(parsed.database)).is_file():
-                raise StateError(
-                    f"database {parsed.database}: there is no such file; name the one that the server uses"
-                )
-            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-            _close_to_others(Path(str(parsed.database)))
+            file = Path(str(parsed.database))
+            if existing and not file.is_file():
+                raise StateError(f"database {file}: there is no such file; name the one that the server uses")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _close_to_others(file)
         try:
             self.engine = create_engine(
                 parsed,
@@ -73,9 +72,8 @@ class Database:
                 hide_parameters=True,  # errors are logged, and parameters hold what devices sent
             )
         except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"database {parsed.drivername}: {error}; run: pip install 'idiolect-server[postgres]'"
-            ) from error
+            told = f"database {parsed.drivername}: {error}; run: pip install 'idiolect-server[postgres]'"
+            raise MissingExtraError(told) from error
         # SQLite has one writer: threads of this process queue here instead of polling its lock.
         self._writer = threading.Lock()
         self._claim: Connection | None = None
@@ -90,16 +88,21 @@ class Database:
         else:
             event.listen(self.engine, "handle_error", _drop_detail)
         try:
-            if existing:
-                self._check_current()
-            else:
+            if not existing:
                 self.migrate()
+                return
+            with self.read() as connection:
+                self._check_present(connection)
+            if not self.is_current():
+                raise StateError(
+                    f"database {_shown(parsed)}: holds no server's state, or that of another version; name the one "
+                    "that the server uses, with the server's own version of this program"
+                )
         except SQLAlchemyError as error:
             self.engine.dispose()
-            raise StateError(
-                f"database {_shown(parsed)}: cannot be opened ({error.__class__.__name__}: "
-                f"{_redacted(str(error).splitlines()[0], parsed)}); expected a readable and writable database"
-            ) from error
+            told = f"{error.__class__.__name__}: {_redacted(str(error).splitlines()[0], parsed)}"
+            expected = "expected a readable and writable database"
+            raise StateError(f"database {_shown(parsed)}: cannot be opened ({told}); {expected}") from error
         except BaseException:
             self.engine.dispose()
             raise
@@ -107,16 +110,12 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that holds the write lock from its start; committed when the block ends without an error."""
-        if not self.sqlite:
-            with self.engine.begin() as connection:
-                # Held until the transaction ends: servers that share the database queue here.
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER})")
-                yield connection.execution_options(**{MARKS: (marks := set[str]())})
-            self._mark(marks)
-            return
-        with self._writer, self.engine.connect() as connection:
-            connection = connection.execution_options(immediate=True, **{MARKS: (marks := set[str]())})
+        marks = set[str]()
+        with self._writer if self.sqlite else nullcontext(), self.engine.connect() as connection:
+            connection = connection.execution_options(immediate=True, **{MARKS: marks})
             with connection.begin():
+                if not self.sqlite:  # held until the transaction ends: servers that share the database queue here
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER})")
                 yield connection
         self._mark(marks)
 
@@ -191,9 +190,8 @@ class Database:
         except ProgrammingError as error:  # rights are the administrator's to give
             if not self._logged:
                 self._logged = True
-                log.warning(
-                    "PostgreSQL's log keeps what was forgotten: the guide says which rights cut it", exc_info=error
-                )
+                told = "PostgreSQL's log keeps what was forgotten: the guide says which rights cut it"
+                log.warning(told, exc_info=error)
         taken = time.monotonic() - begun
         self._clean_after = time.monotonic() + min(CLEANING_SHARE * taken, CLEANING_PAUSE)
         return True
@@ -261,15 +259,6 @@ class Database:
         found = MigrationContext.configure(connection).get_current_heads()
         self.check_known(connection, found, f"database {_shown(self.engine.url)}")
 
-    def _check_current(self) -> None:
-        with self.read() as connection:
-            self._check_present(connection)
-        if not self.is_current():
-            raise StateError(
-                f"database {_shown(self.engine.url)}: holds no server's state, or that of another version; "
-                "name the one that the server uses, with the server's own version of this program"
-            )
-
     def migrate(self) -> None:
         """Bring the schema to the newest revision. Safe to call on an empty and on a current database.
 
@@ -295,13 +284,6 @@ class Database:
         self.engine.dispose()
 
 
-def _secrets(url: URL) -> list[str]:
-    """What of a URL nobody is to read."""
-    told = [value for name, value in url.query.items() if "password" in name.lower()]
-    listed = [each for value in told for each in ([value] if isinstance(value, str) else value)]
-    return [*listed, *([str(url.password)] if url.password else [])]
-
-
 def _shown(url: URL) -> str:
     """A database's URL without its password."""
     names = [name for name in url.query if "password" in name.lower()]
@@ -309,8 +291,10 @@ def _shown(url: URL) -> str:
 
 
 def _redacted(text: str, url: URL) -> str:
-    for secret in _secrets(url):
-        text = text.replace(secret, "***")
+    """Without what of a URL nobody is to read."""
+    listed = (values for name, values in url.normalized_query.items() if "password" in name.lower())
+    for secret in (*chain.from_iterable(listed), str(url.password or "")):
+        text = text.replace(secret, "***") if secret else text
     return text
 
 
