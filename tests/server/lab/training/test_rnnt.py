@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,85 +54,37 @@ def watched() -> list[Example]:
 
 def test_a_run_goes_through_all_phases_and_writes_its_files(tmp_path: Path, pieces: bytes) -> None:
     result = train_rnnt(TINY, Mixture(), pieces, tmp_path / "run", watched(), {"data": []}, snapshots=tmp_path / "snap")
-    assert result["steps"] == 10
-    assert result["phase"] == "rnnt"
-    assert set(result["wer"]) == {"noise"}
+    assert (result["steps"], result["phase"], set(result["wer"])) == (10, "rnnt", {"noise"})
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert lines[0]["flat"] > 0
-    assert [line["phase"] for line in lines] == sorted(line["phase"] for line in lines)
-    assert {"ctc", "rnnt"} == {line["phase"] for line in lines}
-    assert lines[-1]["finished"]
+    phases = [line["phase"] for line in lines]
+    assert lines[0]["flat"] > 0 and lines[-1]["finished"]
+    assert phases == sorted(phases) and set(phases) == {"ctc", "rnnt"}
     weights = load_file(tmp_path / "run" / "weights.safetensors")
     expected = PRESETS["tiny"].constant_shapes() | PRESETS["tiny"].parameter_shapes()
     assert {name: value.shape for name, value in weights.items()} == expected
     assert all(np.isfinite(value).all() for value in weights.values())
     described = json.loads((tmp_path / "run" / "training.json").read_text())
-    assert described["recipe"]["preset"] == "tiny"
-    assert described["data"] == []
+    assert (described["recipe"]["preset"], described["data"]) == ("tiny", [])
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == pieces
     assert list((tmp_path / "snap").glob("epoch-*/weights.safetensors"))
     RNNT(PRESETS["tiny"]).from_parameters(weights)
 
 
-class PresentShards:
+@cache
+def shard(index: int) -> list[Example]:
+    return make_shard(Mixture(), TINY.seed, index, TINY.shard)
+
+
+@pytest.fixture
+def present(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards made once and kept: what is tested is the loop, not espeak-ng."""
-
-    made: ClassVar[dict[int, list[Example]]] = {}
-
-    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int) -> None:
-        self.mixture, self.seed, self.count = mixture, seed, count
-
-    def __enter__(self) -> PresentShards:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def window(self, first: int, last: int) -> list[Example]:
-        for index in range(first, last + 1):
-            if index not in self.made:
-                self.made[index] = make_shard(self.mixture, self.seed, index, self.count)
-        return [example for index in range(first, last + 1) for example in self.made[index]]
+    window = SimpleNamespace(window=lambda first, last: [e for index in range(first, last + 1) for e in shard(index)])
+    monkeypatch.setattr(run, "ShardMaker", lambda *_: nullcontext(window))
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory, pieces: bytes) -> Path:
-    """A run that nothing stops."""
-    out = tmp_path_factory.mktemp("straight")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "ShardMaker", PresentShards)
-        train_rnnt(TINY, Mixture(), pieces, out, show=False)
-    return out
-
-
-@pytest.mark.parametrize("stop", [1, 4, 7, 9])
-def test_a_stopped_run_goes_on_to_the_same_weights(
-    tmp_path: Path, pieces: bytes, straight: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
-    """Wherever it is stopped: in the flat start, in the middle of an epoch, after the joint has begun."""
-    monkeypatch.setattr(run, "ShardMaker", PresentShards)
-    stopped = tmp_path / "stopped"
-    whole = Trainer.step
-
-    def some(self: Trainer[Batch], *arguments: object) -> float:
-        if self.at.steps == stop:
-            raise KeyboardInterrupt
-        return whole(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Trainer, "step", some)
-    with pytest.raises(KeyboardInterrupt):
-        train_rnnt(TINY, Mixture(), pieces, stopped, show=False)
-    monkeypatch.setattr(Trainer, "step", whole)
-    assert not (stopped / "weights.safetensors").exists()
-    train_rnnt(TINY, Mixture(), pieces, stopped, show=False)
-    one, other = (load_file(folder / "weights.safetensors") for folder in (straight, stopped))
-    for name, value in one.items():
-        np.testing.assert_array_equal(value, other[name], err_msg=name)
-
-
-def test_a_run_may_go_on_from_a_trained_network(tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("present")
+def test_a_run_may_go_on_from_a_trained_network(tmp_path: Path, pieces: bytes) -> None:
     """It begins with that network, its constants too, and by RNN-T at once."""
-    monkeypatch.setattr(run, "ShardMaker", PresentShards)
     given = tiny_weights(PRESETS["tiny"], 3)
     recipe = replace(TINY, budget=Budget(steps=2), helper=0.0, peak=1e-9, average=0.0)
     result = train_rnnt(recipe, Mixture(), pieces, tmp_path / "run", begin=given)
@@ -175,43 +130,39 @@ def test_the_transducer_begins_as_the_ctc_model() -> None:
         torch.testing.assert_close(joint, made.ctc_log_probs(hidden))
 
 
-def test_a_step_on_each_loss_lowers_it() -> None:
-    for name in ("flat", "ctc", "rnnt"):
-        made = learner()
-        optimizer = torch.optim.SGD(made.parameters(), 0.005)
-
-        def loss(made: Learner = made, name: str = name) -> torch.Tensor:
-            hidden = made.network.hidden(made.network.stack(batch().features))
-            if name == "flat":
-                return made.flat_loss(hidden, batch(), torch.ones(64))[0]
-            if name == "ctc":
-                return made.ctc_loss(hidden, batch())
-            return made.rnnt_loss(hidden, batch(), torch.float32, 0.0)
-
-        before = loss()
-        before.backward()
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda made, hidden: made.flat_loss(hidden, batch(), torch.ones(64))[0],
+        lambda made, hidden: made.ctc_loss(hidden, batch()),
+        lambda made, hidden: made.rnnt_loss(hidden, batch(), torch.float32, 0.0),
+    ],
+    ids=["flat", "ctc", "rnnt"],
+)
+def test_a_step_on_each_loss_lowers_it(loss: Callable[[Learner, torch.Tensor], torch.Tensor]) -> None:
+    made, found = learner(), []
+    optimizer = torch.optim.SGD(made.parameters(), 0.005)
+    for _ in range(2):
+        found.append(loss(made, made.network.hidden(made.network.stack(batch().features))))
+        found[-1].backward()
         optimizer.step()
-        assert loss() < before, name
+    assert found[1] < found[0]
 
 
 def test_flat_targets_share_the_speech_by_letters() -> None:
     letters = torch.ones(64)
     letters[4] = 2.0
     given = collate([(np.zeros((54, 64), np.float32), [3, 4, 5])], 3)
-    targets = flat_targets(given, letters)[0]
-    assert targets[:3].tolist() == [0, 0, 0]
-    assert targets[3:5].tolist() == [-100, -100]
-    assert targets[5:17].tolist() == [3] * 3 + [4] * 6 + [5] * 3
-    assert targets[17:].tolist() == [-100]
+    assert flat_targets(given, letters)[0].tolist() == [0] * 3 + [-100] * 2 + [3] * 3 + [4] * 6 + [5] * 3 + [-100]
     short = collate([(np.zeros((9, 64), np.float32), [3, 4])], 3)
     assert flat_targets(short, letters).shape == (1, 3)
 
 
+@pytest.mark.usefixtures("present")
 def test_the_blank_is_lowered_by_what_helps_development_utterances(
     tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a decoder whose errors fall until the blank's bias is 1 lower, that is what is exported."""
-    monkeypatch.setattr(run, "ShardMaker", PresentShards)
     recipe = replace(TINY, snapshot_minutes=1e6)
     plain = train_rnnt(recipe, Mixture(), pieces, tmp_path / "plain", watched(), show=False)
     before = load_file(tmp_path / "plain" / "weights.safetensors")["joiner.output.bias"]
@@ -259,13 +210,7 @@ def test_ctc_merges_repeats_and_drops_blanks() -> None:
 
 @pytest.mark.parametrize(
     ("truth", "found", "rate"),
-    [
-        ("a b c", "a b c", 0.0),
-        ("a b c", "a x c", 1 / 3),
-        ("a b", "", 1.0),
-        ("a", "a b c", 2.0),
-        ("a b c d", "b c d", 1 / 4),
-    ],
+    [("a b c", "a b c", 0.0), ("a b c", "a x c", 1 / 3), ("a b", "", 1.0), ("a", "a b c", 2.0)],
 )
 def test_word_errors(truth: str, found: str, rate: float) -> None:
     examples = [Example(np.zeros((3, 64), np.float32), truth, "here")]
