@@ -13,8 +13,7 @@ from server.lab.training.background import background_text, background_unigram, 
 
 def test_grammar_text_stays_in_its_split() -> None:
     text = grammar_text(50, 0)
-    assert len(text) == 50
-    assert {split_of(sentence) for sentence in text} == {"base"}
+    assert len(text) == 50 and {split_of(sentence) for sentence in text} == {"base"}
     assert text == grammar_text(50, 0) != grammar_text(50, 1)
 
 

@@ -19,17 +19,13 @@ def examples(count: int = 7) -> list[Example]:
     ]
 
 
-def test_a_shard_survives_the_disk(tmp_path: Path) -> None:
+def test_a_shard_survives_the_disk_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "shard.safetensors"
     write_shard(path, examples())
     assert [p.name for p in tmp_path.iterdir()] == ["shard.safetensors"]
     for found, expected in zip(read_shard(path), examples(), strict=True):
         np.testing.assert_array_equal(found.features, expected.features)
         assert (found.text, found.source) == (expected.text, expected.source)
-
-
-def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "shard.safetensors"
     path.write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"shard\.safetensors: not a readable shard"):
         read_shard(path)
@@ -57,11 +53,9 @@ def test_batches_hold_every_utterance_once_within_the_budget(lengths: list[int],
 def test_collate_pads_with_the_last_frame_and_blank() -> None:
     short, long = np.ones((7, 64), np.float32), np.full((9, 64), 2.0, np.float32)
     batch = collate([(short, [4]), (long, [5, 6, 7])], 3)
-    assert batch.features.shape == (2, 9, 64)
-    assert batch.features[0, 8, 0] == 1.0
-    assert batch.frames.tolist() == [2, 3]
+    assert batch.features.shape == (2, 9, 64) and batch.features[0, 8, 0] == 1.0
+    assert (batch.frames.tolist(), batch.lengths.tolist()) == ([2, 3], [1, 3])
     assert batch.tokens.tolist() == [[4, 0, 0], [5, 6, 7]]
-    assert batch.lengths.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(("tokens", "frames"), [([1], 2), ([1, 2, 3, 4, 5], 6), ([3, 3, 3, 3], 8), ([], 1)])

@@ -71,14 +71,6 @@ def test_kenlm_reads_it_and_agrees(tmp_path: Path, name: str, cutoffs: tuple[int
         assert mass == pytest.approx(1.0, abs=1e-4)
 
 
-def test_context_helps() -> None:
-    test = markov_text(100, 0)[:50]
-    unigrams = ngram.estimate(TEXT, WORDS, 2, (1, 10_000))
-    full = ngram.estimate(TEXT, WORDS, 5)
-    assert ngram.perplexity(full, test) < 0.7 * ngram.perplexity(unigrams, test)
-    assert math.isnan(ngram.perplexity(full, []))
-
-
 def test_bigram_by_hand() -> None:
     """One sentence type, so every number can be worked out: fallback discounts 0.5, 1.0, 1.5."""
     words = WordList((UNKNOWN, "a", "b"))
@@ -91,22 +83,22 @@ def test_bigram_by_hand() -> None:
     assert model.backoffs[0][(1,)] == pytest.approx(0.5)
 
 
-def test_cutoffs_make_it_smaller_and_gzip_is_reproducible(tmp_path: Path) -> None:
+def test_context_helps_cutoffs_make_it_smaller_and_gzip_is_reproducible(tmp_path: Path) -> None:
     full, cut = ngram.estimate(TEXT, WORDS, 5), ngram.estimate(TEXT, WORDS, 5, (1, 1, 2))
+    test, unigrams = markov_text(100, 0)[:50], ngram.estimate(TEXT, WORDS, 2, (1, 10_000))
+    assert ngram.perplexity(full, test) < 0.7 * ngram.perplexity(unigrams, test)
+    assert math.isnan(ngram.perplexity(full, []))
     assert sum(map(len, cut.probabilities)) < sum(map(len, full.probabilities))
     assert full.order == 5
-    for name in ("one.arpa.gz", "two.arpa.gz"):
+    for name in ("one.arpa.gz", "two.arpa.gz", "plain.arpa"):
         ngram.write_arpa(cut, tmp_path / name)
     assert (tmp_path / "one.arpa.gz").read_bytes() == (tmp_path / "two.arpa.gz").read_bytes()
-    ngram.write_arpa(cut, tmp_path / "plain.arpa")
     assert (tmp_path / "plain.arpa").read_bytes() == ngram.arpa(cut)
 
 
 def test_bad_input_is_refused() -> None:
     with pytest.raises(DataError, match="no sentence"):
         ngram.estimate([], WORDS)
-    with pytest.raises(ConfigurationError, match="order: found 1"):
-        ngram.estimate(TEXT, WORDS, 1)
-    for cutoffs in ((), (1, 0)):
-        with pytest.raises(ConfigurationError, match="cutoffs"):
-            ngram.estimate(TEXT, WORDS, 3, cutoffs)
+    for order, cutoffs, message in ((1, (1,), "order: found 1"), (3, (), "cutoffs"), (3, (1, 0), "cutoffs")):
+        with pytest.raises(ConfigurationError, match=message):
+            ngram.estimate(TEXT, WORDS, order, cutoffs)

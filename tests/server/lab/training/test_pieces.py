@@ -29,30 +29,21 @@ def test_clean(raw: str, expected: str) -> None:
 
 def test_sentences_are_distinct_and_without_figures(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
+    with pytest.raises(DataError, match="no such text file"):
+        read_sentences(path)
     path.write_text("Play it\n\nplay it\nwake me at 7\nstop\n")
     assert read_sentences(path) == ["play it", "stop"]
-
-
-@pytest.mark.parametrize(("content", "message"), [(None, "no such text file"), ("123\n", "found no sentence")])
-def test_text_that_cannot_be_used_is_named(tmp_path: Path, content: str | None, message: str) -> None:
-    path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(DataError, match=message):
+    path.write_text("123\n")
+    with pytest.raises(DataError, match="found no sentence"):
         read_sentences(path)
 
 
 def test_pieces_have_blank_first_and_give_the_text_back() -> None:
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=train_pieces(LINES, 30))
-    assert tokenizer.get_piece_size() == 30
-    assert tokenizer.unk_id() == 0
+    assert (tokenizer.get_piece_size(), tokenizer.unk_id()) == (30, 0)
     for line in LINES[:4]:
         tokens = tokenizer.encode(line)
-        assert 0 not in tokens
-        assert tokenizer.decode(tokens) == line
-
-
-def test_more_pieces_than_the_text_can_give_are_refused() -> None:
+        assert 0 not in tokens and tokenizer.decode(tokens) == line
     with pytest.raises(ConfigurationError, match="5000 pieces cannot be made"):
         train_pieces(LINES, 5000)
 

@@ -13,7 +13,6 @@ from server.lab.corpora import grammar
 from server.lab.corpora.utterance import Utterance
 from server.lab.corpora.voices import Voice
 from server.lab.training import speech
-from server.lab.training.data import Example
 from server.lab.training.speech import Mixture, Recording, ShardMaker, join, make_shard, record, sentence, trim
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
@@ -31,16 +30,13 @@ REAL = (
 )
 
 
-def test_a_shard_is_a_function_of_seed_and_index() -> None:
+def test_a_shard_is_a_function_of_seed_and_index_with_the_shares_of_its_mixture() -> None:
     mixture = Mixture(recordings=REAL, sentences=("hello there",))
     one, again, other = (make_shard(mixture, 1, index, 10) for index in (1, 1, 2))
     for a, b in zip(one, again, strict=True):
         assert (a.text, a.source) == (b.text, b.source)
         np.testing.assert_array_equal(a.features, b.features)
     assert [e.text for e in one] != [e.text for e in other]
-
-
-def test_a_shard_has_the_shares_of_its_mixture() -> None:
     sources = [example.source for example in make_shard(Mixture(recordings=REAL, recorded=0.5), 3, 1, 20)]
     assert (sources.count("made"), sources.count("barista"), sources.count("fsdd")) == (10, 6, 4)
 
@@ -53,16 +49,13 @@ def test_made_sentences_are_of_the_base_split() -> None:
     assert all(grammar.split_of(text) == "base" for text in drawn if text != "hello there")
 
 
-def test_a_share_of_a_shard_is_quiet_and_has_no_text() -> None:
+def test_a_share_of_a_shard_is_quiet_and_speakers_may_be_waited_for() -> None:
     examples = make_shard(Mixture(quiet=0.5), 4, 1, 20)
     nobody = [example for example in examples if example.text == ""]
     assert len(nobody) == 10
     assert {example.source for example in nobody} == {"made"}
     assert all(40 <= len(example.features) <= 542 and np.isfinite(example.features).all() for example in nobody)
     assert all(example.text for example in make_shard(Mixture(quiet=0.5), 4, 0, 20)), "the easy shard is all words"
-
-
-def test_speakers_may_be_waited_for() -> None:
     usual, waiting = (make_shard(Mixture(waiting=share), 4, 1, 12) for share in (0.0, 1.0))
     assert sum(len(e.features) for e in waiting) > 1.3 * sum(len(e.features) for e in usual)
 
@@ -89,9 +82,7 @@ def test_shard_0_is_easy() -> None:
 
 def test_joined_words_come_one_after_another() -> None:
     waveform, text = join(REAL[1:], 4, np.random.default_rng(0))
-    assert len(text.split()) == 4
-    assert waveform.size >= 4 * 0.3 * 16_000 - 4
-    assert waveform.dtype == np.float32
+    assert len(text.split()) == 4 and waveform.size >= 4 * 0.3 * 16_000 - 4 and waveform.dtype == np.float32
 
 
 def test_trim_leaves_the_speech_alone() -> None:
@@ -121,17 +112,10 @@ def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speech, "AHEAD", 0)
-
-    def texts(examples: list[Example]) -> list[str]:
-        return [example.text for example in examples]
-
-    mixture = Mixture()
-    with ShardMaker(tmp_path, mixture, seed=5, count=3) as maker:
-        first = maker.window(1, 2)
-        second = maker.window(2, 3)
-    expected = [make_shard(mixture, 5, index, 3) for index in (1, 2, 3)]
-    assert texts(first) == texts(expected[0] + expected[1])
-    assert texts(second) == texts(expected[1] + expected[2])
+    with ShardMaker(tmp_path, Mixture(), seed=5, count=3) as maker:
+        windows = [[example.text for example in maker.window(first, first + 1)] for first in (1, 2)]
+    one, two, three = ([example.text for example in make_shard(Mixture(), 5, index, 3)] for index in (1, 2, 3))
+    assert windows == [one + two, two + three]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["shard-00002.safetensors", "shard-00003.safetensors"]
 
 
