@@ -26,7 +26,7 @@ from server.lab.training.rnnt.adaptation import Start, read_start
 from server.lab.training.speech import Mixture, Recording, record, sentence
 from server.lab.training.trainer import write_atomically
 
-__all__ = ["digits", "language_examples", "language_voices", "portable", "real_recordings", "run_rnnt"]
+__all__ = ["language_examples", "language_voices", "portable", "real_recordings", "run_rnnt"]
 
 Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
 """What a shard is made of, all given sentences, the utterances to watch, and details for the card."""
@@ -157,14 +157,9 @@ def language_examples(language: str, sentences: Sequence[str]) -> list[Example]:
 def real_recordings(kind: str, path: Path, corpus: Corpus) -> list[Recording]:
     """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh."""
     if kind == "fsdd":
-        return [recording for recording in digits(path) if role_of(kind, recording.speaker) == "base"]
+        rows = [row for row in sorted(digit_files(path), key=lambda row: row[3]) if role_of(kind, row[0]) == "base"]
+        return [Recording(load_audio(file), DIGITS[digit], speaker, kind) for speaker, digit, _, file in rows]
     return record((u for u in corpus.utterances if role_of(kind, u.speaker) == "base"), kind)
-
-
-def digits(path: Path) -> list[Recording]:
-    """Single digits of ``PATH/recordings``. Raises DataError where there are none."""
-    rows = sorted(digit_files(path), key=lambda row: row[3])
-    return [Recording(load_audio(file), DIGITS[digit], speaker, "fsdd") for speaker, digit, _, file in rows]
 
 
 def portable(text: str) -> str:

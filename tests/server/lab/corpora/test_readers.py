@@ -24,24 +24,11 @@ def write(path: Path, seconds: float = 0.5, rate: int = 16_000, channels: int = 
     return path
 
 
-def barista_folder(root: Path, **changes: Any) -> Path:
-    rows = [
-        {
-            "id": "a1",
-            "text": "can i get a small mocha",
-            "slots": {"size": "small", "coffeeDrink": "mocha"},
-            "suspicious": None,
-            "voice_group": "v02",
-        },
-        {
-            "id": "a2",
-            "text": "get me a latte",
-            "slots": {"coffeeDrink": "latte"},
-            "suspicious": "get me / give me uncertain",
-            "voice_group": "v01",
-        },
-    ]
-    rows[1].update(changes)
+SLOTS = {"size": "small", "coffeeDrink": "mocha"}
+ROW: dict[str, Any] = {"id": "a1", "text": "can i get a small mocha", "slots": SLOTS, "voice_group": "v02"}
+
+
+def barista_folder(root: Path, *rows: dict[str, Any]) -> Path:
     (root / "audio").mkdir(parents=True)
     for row in rows:
         write(root / "audio" / f"{row['id']}.flac")
@@ -59,12 +46,12 @@ def fsdd_folder(root: Path, speakers: tuple[str, ...] = ("ann", "bob"), each: in
 
 
 def test_barista(tmp_path: Path) -> None:
-    corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista')}")
+    other = ROW | {"id": "a2", "slots": {"coffeeDrink": "latte"}, "suspicious": "give me?", "voice_group": "v01"}
+    corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista', ROW, other)}")
     first, second = corpus.utterances
     assert (first.id, first.speaker, first.text) == ("a1", "v02", "can i get a small mocha")
-    assert first.slots == {"size": "small", "coffeeDrink": "mocha"}
+    assert first.slots == SLOTS
     assert first.score_words and not second.score_words
-    assert corpus.speakers == ("v01", "v02")
     assert corpus.lexicon is not None
     assert corpus.lexicon.values == {"coffeeDrink": ("latte", "mocha"), "size": ("small",)}
     assert first.load().shape == (8_000,)
@@ -75,22 +62,29 @@ def test_barista(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("id", 7), ("text", None), ("slots", "latte"), ("voice_group", None)])
 def test_barista_names_the_broken_field(tmp_path: Path, field: str, value: object) -> None:
-    rows = [{"id": "a1", "text": "latte", "slots": {}, "voice_group": "v01", field: value}]
-    (tmp_path / "audio").mkdir()
-    (tmp_path / "barista.jsonl").write_text(json.dumps(rows[0]))
     with pytest.raises(DataError, match=f"row 1, field '{field}'"):
-        open_corpus(f"barista:{tmp_path}")
+        open_corpus(f"barista:{barista_folder(tmp_path, ROW | {field: value})}")
 
 
-def test_barista_without_rows_or_audio(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder"):
-        open_corpus(f"barista:{tmp_path}")
-    (tmp_path / "audio").mkdir()
-    with pytest.raises(DataError, match=r"barista\.jsonl: cannot be read"):
-        open_corpus(f"barista:{tmp_path}")
-    (tmp_path / "barista.jsonl").write_text("\n")
+@pytest.mark.parametrize(
+    ("kind", "made", "message"),
+    [
+        ("barista", "", "no such folder"),
+        ("barista", "audio", r"barista\.jsonl: cannot be read"),
+        ("fsdd", "", "no such folder"),
+        ("fsdd", "recordings", "7_george_3"),
+        ("folder", "", "no audio file"),
+    ],
+)
+def test_a_folder_of_another_kind_is_named(tmp_path: Path, kind: str, made: str, message: str) -> None:
+    (tmp_path / made).mkdir(exist_ok=True)
+    with pytest.raises(DataError, match=message):
+        open_corpus(f"{kind}:{tmp_path}")
+
+
+def test_barista_without_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no rows"):
-        open_corpus(f"barista:{tmp_path}")
+        open_corpus(f"barista:{barista_folder(tmp_path)}")
 
 
 def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
@@ -119,14 +113,6 @@ def test_fsdd_depends_on_the_seed_only(tmp_path: Path) -> None:
     fsdd_folder(tmp_path)
     ids = [[utterance.id for utterance in open_corpus(f"fsdd:{tmp_path}", seed).utterances] for seed in (1, 1, 2)]
     assert ids[0] == ids[1] != ids[2]
-
-
-def test_fsdd_without_recordings(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder"):
-        open_corpus(f"fsdd:{tmp_path}")
-    (tmp_path / "recordings").mkdir()
-    with pytest.raises(DataError, match="7_george_3"):
-        open_corpus(f"fsdd:{tmp_path}")
 
 
 def test_folder_of_audio_and_text(tmp_path: Path) -> None:
@@ -185,11 +171,6 @@ def test_words_that_are_no_text_are_named(tmp_path: Path, content: bytes, messag
         open_corpus(f"folder:{tmp_path}")
 
 
-def test_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no audio file"):
-        open_corpus(f"folder:{tmp_path}")
-
-
 @pytest.mark.parametrize("source", ["", "barista", "barista:", "mp3:here", "made:test", "/some/path"])
 def test_unknown_sources_say_what_is_known(source: str) -> None:
     with pytest.raises(DataError, match="expected one of"):
@@ -197,16 +178,13 @@ def test_unknown_sources_say_what_is_known(source: str) -> None:
 
 
 def test_broken_audio_is_named(tmp_path: Path) -> None:
-    text = tmp_path / "text.wav"
-    text.write_text("this is not audio")
-    with pytest.raises(DataError, match=r"text\.wav: not a readable"):
-        load_audio(text)
-    with pytest.raises(DataError, match=r"gone\.wav"):
-        load_audio(tmp_path / "gone.wav")
-    with pytest.raises(DataError, match="no samples"):
-        load_audio(write(tmp_path / "empty.wav", 0.0))
-    with pytest.raises(DataError, match="NaN"):
-        load_audio(write(tmp_path / "nan.wav", value=float("nan")))
+    (tmp_path / "text.wav").write_text("this is not audio")
+    write(tmp_path / "empty.wav", 0.0)
+    write(tmp_path / "nan.wav", value=float("nan"))
+    broken = {"text": "not a readable", "gone": "not a readable", "empty": "no samples", "nan": "samples .*NaN"}
+    for name, message in broken.items():
+        with pytest.raises(DataError, match=rf"{name}\.wav: .*{message}"):
+            load_audio(tmp_path / f"{name}.wav")
 
 
 def test_jsonl_must_be_text(tmp_path: Path) -> None:
@@ -215,27 +193,14 @@ def test_jsonl_must_be_text(tmp_path: Path) -> None:
         read_jsonl(tmp_path / "binary.jsonl")
 
 
-@pytest.fixture
-def data() -> Path:
-    folder = os.environ.get("IDIOLECT_DATA")
-    if not folder:
-        pytest.skip("IDIOLECT_DATA does not name the folder of development data")
-    return Path(folder)
-
-
 @pytest.mark.data
-def test_real_barista(data: Path) -> None:
-    corpus = open_corpus(f"barista:{data / 'barista'}")
-    assert len(corpus) > 100 and len(corpus.speakers) > 5
-    assert 0 < sum(not utterance.score_words for utterance in corpus.utterances) < 0.3 * len(corpus)
-    assert corpus.lexicon is not None and "soy milk" in corpus.lexicon.values["milkAmount"]
+@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
+@pytest.mark.parametrize(("kind", "speakers"), [("barista", 6), ("fsdd", 2)])
+def test_real_recordings(kind: str, speakers: int) -> None:
+    corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}")
+    assert len(corpus) > 100 and len(corpus.speakers) >= speakers
+    unsure = sum(not utterance.score_words for utterance in corpus.utterances)
+    assert (unsure > 0) == (kind == "barista") and unsure < 0.3 * len(corpus)
+    assert kind == "fsdd" or (corpus.lexicon is not None and "soy milk" in corpus.lexicon.values["milkAmount"])
     waveform = corpus.utterances[0].load()
-    assert waveform.dtype == np.float32 and 0.5 < waveform.size / SAMPLE_RATE < 20
-
-
-@pytest.mark.data
-def test_real_fsdd(data: Path) -> None:
-    corpus = open_corpus(f"fsdd:{data / 'fsdd'}")
-    assert len(corpus) > 100 and len(corpus.speakers) >= 2
-    waveform = corpus.utterances[0].load()
-    assert np.isfinite(waveform).all() and 1.0 < waveform.size / SAMPLE_RATE < 10
+    assert waveform.dtype == np.float32 and np.isfinite(waveform).all() and 0.5 < waveform.size / SAMPLE_RATE < 20
