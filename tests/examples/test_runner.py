@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -15,7 +13,7 @@ from rich.console import Console
 from device_sdk.errors import DataError
 from examples import runner
 from examples.runner import Errors
-from tests.architecture.sources import ROOT
+from tests.examples.scripts import run_script
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +31,10 @@ class Recipe:
 
 def test_a_row_is_made_once_for_a_recipe(tmp_path: Path) -> None:
     row = Row("a", Errors([1, 0], [2, 2], ["p", "q"]), [float("inf"), 1.5], ((1, 0.5),))
-    made: list[Row] = []
-
-    def make() -> Row:
-        made.append(row)
-        return row
-
+    make = Mock(return_value=row)
     for recipe in (Recipe(), Recipe(), Recipe(2.0)):
         assert runner.kept(tmp_path, ("a, b", 1), recipe, Row, make) == row
-    assert len(made) == 2
+    assert make.call_count == 2
     (path, _) = sorted(tmp_path.iterdir())
     for damage in ("{", "{}"):
         path.write_text(damage)
@@ -52,20 +45,15 @@ def test_a_row_is_made_once_for_a_recipe(tmp_path: Path) -> None:
 
 def test_rows_are_chosen_by_name_or_part() -> None:
     known = {name: name for name in ("EMA", "EMA + slots", "oracle")}
-    assert runner.choose(known, None) == list(known)
-    assert runner.choose(known, ["EMA"]) == ["EMA"] and runner.choose(known, ["slots", "or"]) == [
-        "EMA + slots",
-        "oracle",
-    ]
+    for only, chosen in ((None, list(known)), (["EMA"], ["EMA"]), (["slots", "or"], ["EMA + slots", "oracle"])):
+        assert runner.choose(known, only) == chosen
     with pytest.raises(DataError, match="no name holds 'x'; expected part of one of: EMA,"):
         runner.choose(known, ["EMA", "x"])
 
 
 def test_figures_over_seeds_and_utterances() -> None:
     first, second = runner.rates({1: 0.5, 2: 0.3}), runner.rates({2: 0.2, 1: 0.3})
-    assert (
-        first["mean"] == 0.4 and first["std"] == pytest.approx(0.02**0.5) and first["by_seed"] == {"1": 0.5, "2": 0.3}
-    )
+    assert first == {"mean": 0.4, "std": pytest.approx(0.02**0.5), "by_seed": {"1": 0.5, "2": 0.3}}
     change = runner.seed_difference(first, second)
     assert change["mean"] == pytest.approx(-0.15) and change["low"] < -0.2 < 0 < change["high"]
     assert runner.seed_difference(first, runner.rates({2: 0.2})) == {"mean": pytest.approx(-0.1)}
@@ -102,8 +90,6 @@ def test_tables_and_charts_hold_every_row() -> None:
 
 @pytest.mark.parametrize("paper", ["attackers", "gao_2022", "pelikan_2023", "ramesh_2023", "rao_2023", "liu_2020"])
 def test_every_script_tells_what_it_takes(paper: str) -> None:
-    command = [sys.executable, "-m", f"examples.{paper}", "--help"]
-    environment = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = run_script(paper, "--help")
+    assert done.exit_code == 0, done.exception
     assert all(option in done.stdout for option in ("--work", "--json", "--output", "--plots"))

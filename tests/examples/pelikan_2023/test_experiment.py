@@ -4,13 +4,10 @@ concludes."""
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from device_sdk.errors import ConfigurationError
 from examples import runner
@@ -21,6 +18,7 @@ from examples.pelikan_2023.speech import SpokenScale, dictated, shuffled
 from examples.pelikan_2023.tables import chart, energy_shares, findings, remarks, summary, table
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.simulation.engine.settings import Privacy
+from tests.examples.scripts import run_script
 
 pytest.importorskip("espeakng_loader")
 
@@ -56,34 +54,29 @@ def test_rows(work: Path) -> None:
 
 
 def test_a_row_that_diverges_is_a_row(work: Path) -> None:
-    """What it had reached is kept, as it was before that round, however often it is asked for."""
     optimizer = BASE.optimizer.model_copy(update={"kind": "sgd", "learning_rate": 1e6})
     recipe = Recipe(name="sgd", table="9", begin="scratch", engine=ENGINE.model_copy(update={"optimizer": optimizer}))
     row = Experiment(work, SCALE).row(recipe, 1)
     assert row.diverged == 2 and len(row.losses) == 1 and row.error > 0
     document = summary([recipe], [row, Experiment(work, SCALE).row(recipe, 2)])
     assert document["rows"][0]["diverged"] == {"1": 2, "2": 2}
-    table_ = table(document)
-    assert "sgd (diverged in 2)" in list(table_.columns[0].cells)
+    assert "sgd (diverged in 2)" in list(table(document).columns[0].cells)
 
 
 def test_speech_is_split_by_speaker_and_repeats_itself(work: Path) -> None:
-    scale = SpokenScale(clients=4, server=2, tested=2, each=2, digits=2)
-    speech = dictated(scale, 1, work / "one")
-    again = dictated(scale, 1, work / "other")
-    texts = [[example.text for voice in part for example in voice] for part in (speech.clients, again.clients)]
-    assert texts[0] == texts[1]
-    assert [len(part) for part in (speech.clients, speech.server, speech.tested)] == [4, 2, 2]
+    speech, again = (dictated(SCALE.spoken, 1, work / name) for name in ("one", "other"))
     mixed = shuffled(speech.clients, 1)
-    assert sorted(e.text for voice in mixed for e in voice) == sorted(texts[0])
-    assert all(voice for voice in mixed) and len(mixed) == 4
+    parts = (speech.clients, again.clients, mixed)
+    one, other, third = ([example.text for voice in part for example in voice] for part in parts)
+    assert one == other and sorted(one) == sorted(third)
+    assert [len(part) for part in (mixed, speech.clients, speech.server, speech.tested)] == [4, 4, 2, 2]
+    assert all(mixed)
 
 
 def test_recipes() -> None:
     """All that ship can be read; a row says only what differs."""
-    recipes = RECIPES
-    found = {recipe.name: recipe for recipe in read_recipes(recipes)}
-    assert len(found) == len(list(recipes.glob("*.toml"))) >= 20
+    found = {recipe.name: recipe for recipe in read_recipes(RECIPES)}
+    assert len(found) == len(list(RECIPES.glob("*.toml"))) >= 20
     privacy = found["middle noise, dim"].engine.privacy
     assert privacy is not None and privacy.clipping == "dim" and privacy.noise_multiplier > 0
     assert found["no clipping"].engine == BASE
@@ -108,16 +101,9 @@ def _document(errors: dict[str, list[float]]) -> dict[str, Any]:
 
 def test_what_is_won_back() -> None:
     """The paper's own figures: of 31.1 - 19.1 lost, 31.1 - 20.4 come back."""
-    paper = {
-        "no noise, dim": [19.1, 19.1],
-        "no noise, global": [18.9, 18.9],
-        "low noise, global": [26.7, 26.7],
-        "low noise, dim": [19.3, 19.3],
-        "middle noise, global": [31.1, 31.1],
-        "middle noise, uniform": [21.2, 21.2],
-        "middle noise, dim": [20.4, 20.4],
-        "high noise, dim": [23.7, 23.7],
-    }
+    errors = {"no noise, dim": 19.1, "no noise, global": 18.9, "low noise, global": 26.7, "low noise, dim": 19.3}
+    errors |= {"middle noise, global": 31.1, "middle noise, uniform": 21.2, "middle noise, dim": 20.4}
+    paper = {name: [error] * 2 for name, error in (errors | {"high noise, dim": 23.7}).items()}
     document = _document(paper)
     found = findings(document)
     assert found["noise"] == "middle"
@@ -135,14 +121,9 @@ def test_what_is_won_back() -> None:
 
 
 def test_energy_by_kind_of_parameter() -> None:
-    layers = {
-        "convolution.weight": 4.0,
-        "layers.0.attention_norm.bias": 1.0,
-        "layers.1.attention_output.weight": 1.0,
-        "layers.1.outer.bias": 1.0,
-        "norm.weight": 1.0,
-        "output.weight": 2.0,
-    }
+    names = ("convolution.weight", "layers.0.attention_norm.bias", "layers.1.attention_output.weight")
+    names += ("layers.1.outer.bias", "norm.weight", "output.weight")
+    layers = dict(zip(names, (4.0, 1.0, 1.0, 1.0, 1.0, 2.0), strict=True))
     parts = {"convolution": 16, "output": 4, "LayerNorm": 2, "attention": 1, "perceptron": 1}
     assert energy_shares(layers) == {kind: pytest.approx(part / 24) for kind, part in parts.items()}
     assert list(energy_shares(layers))[:3] == ["convolution", "output", "LayerNorm"]
@@ -150,16 +131,13 @@ def test_energy_by_kind_of_parameter() -> None:
 
 
 def test_the_script(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = import_module("examples.pelikan_2023.__main__")
-    monkeypatch.setattr(script, "Scale", lambda: SCALE)
+    monkeypatch.setattr("examples.pelikan_2023.__main__.Scale", lambda: SCALE)
     recipe = work / "recipe.toml"
     recipe.write_text('name = "no noise, dim"\ntable = "2"\n[engine]\nrounds = 2\ncohort = 3\n')
-    app = typer.Typer()
-    app.command()(script.main)
-    words = ["--work", str(work), "--seeds", "2", "--recipe", str(recipe), "--plots", str(work / "plots")]
-    shown = CliRunner().invoke(app, words)
+    words = "--work", work, "--seeds", 2, "--recipe", recipe, "--plots", work / "plots"
+    shown = run_script("pelikan_2023", *words)
     assert shown.exit_code == 0, shown.exception
     assert "no noise, dim" in shown.stdout and "2 seeds" in shown.stdout
     assert (work / "plots" / "noise.svg").exists()
-    document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    document = json.loads(run_script("pelikan_2023", *words, "--json").stdout)
     assert [len(row["losses"]) for row in document["rows"][0]["seeds"]] == [2, 2]
