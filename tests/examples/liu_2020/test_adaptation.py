@@ -51,8 +51,7 @@ def test_groups_divide_the_utterances_in_order_and_evenly(count: int, rounds: in
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_order_of_clients_does_not_matter(name: str) -> None:
-    forward = simulate(CLIENTS, BACKGROUND, METHODS[name], 3, EXACT)
-    backward = simulate(CLIENTS[::-1], BACKGROUND, METHODS[name], 3, EXACT)
+    forward, backward = (simulate(held, BACKGROUND, METHODS[name], 3, EXACT) for held in (CLIENTS, CLIENTS[::-1]))
     assert all((a == b).all() for a, b in zip(forward, backward[::-1], strict=True))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from device_sdk.hypothesis import Hypothesis, Scores
 from examples.liu_2020.yardsticks import BEST_ENTRY, FROZEN, ROWS, Said, yardsticks
 from rescoring.words import WordList
 from server.lab.simulation.population import Recording
-from tests.architecture.sources import ROOT
+from tests.examples.scripts import run_script
 
 WORDS = WordList(("<unk>", "latte", "mocha", "tea", "a"))
 BACKGROUND = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
@@ -37,10 +35,12 @@ def rates(utterances: list[Said]) -> dict[str, float]:
     return {row["name"]: row["slot_error"] for row in document["rows"]}
 
 
+CLOSE = (("a latte", -1.0), ("a mocha", -1.05))
+
+
 def test_habits_help_from_the_second_time_on() -> None:
     """Nothing tells the first mocha of somebody whom nobody is like; the future does."""
-    close = (("a latte", -1.0), ("a mocha", -1.05))
-    found = rates([said("x", n, "mocha", *close) for n in range(4)] + [said("y", 0, "tea", ("a tea", -1.0))])
+    found = rates([said("x", n, "mocha", *CLOSE) for n in range(4)] + [said("y", 0, "tea", ("a tea", -1.0))])
     assert found[FROZEN] == 0.8
     assert found["words the user said before"] == 0.2
     assert found["words the user says, later ones too"] == found[BEST_ENTRY] == 0.0
@@ -48,8 +48,7 @@ def test_habits_help_from_the_second_time_on() -> None:
 
 
 def test_what_everybody_says_helps_the_first_time_too() -> None:
-    close = (("a latte", -1.0), ("a mocha", -1.05))
-    found = rates([said(voice, 0, "mocha", *close) for voice in "xyz"])
+    found = rates([said(voice, 0, "mocha", *CLOSE) for voice in "xyz"])
     assert found[FROZEN] == 1.0 and found["words the user said before"] == 1.0
     assert found["words of everybody else"] == found["both"] == 0.0
 
@@ -71,17 +70,9 @@ def test_what_has_no_labels_is_refused(lexicon: SlotLexicon | None) -> None:
 @pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
 def test_on_real_orders(tmp_path: Path) -> None:
     """Frozen as `idiolect simulate` has it; the best entries are far ahead, and nothing beats them."""
-    source = f"barista:{Path(os.environ['IDIOLECT_DATA']) / 'barista'}"
-    command = [sys.executable, "-m", "examples.liu_2020.yardsticks", "--data", source, "--seeds", "1"]
-    result = subprocess.run(
-        [*command, "--output", str(tmp_path / "x.json")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=ROOT,
-    )
-    assert result.returncode == 0, result.stderr
+    words = "--data", f"barista:{Path(os.environ['IDIOLECT_DATA']) / 'barista'}", "--seeds", 1
+    result = run_script("liu_2020.yardsticks", *words, "--output", tmp_path / "x.json")
+    assert result.exit_code == 0, result.exception
     assert "words of everybody else" in result.stdout
     rows = {row["name"]: row for row in json.loads((tmp_path / "x.json").read_text())["rows"]}
     errors = [row["slot_error"] for row in rows.values()]

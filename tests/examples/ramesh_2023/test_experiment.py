@@ -1,11 +1,13 @@
-"""The experiment of Ramesh et al. 2023 from end to end, at a size that learns nothing but goes through everything."""
+"""Ramesh et al. 2023 from end to end, at a size that learns nothing but goes through everything; and its script."""
 
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +15,10 @@ from device_sdk.errors import ConfigurationError
 from examples.ramesh_2023.experiment import Outcome, run
 from examples.ramesh_2023.recipes import SMALL, Federation, Row, Sizes, Teaching, read_row, read_rows
 from examples.ramesh_2023.speech import made_speech
-from examples.ramesh_2023.tables import chart, remarks, summary, tables
-from examples.runner import Errors
+from examples.ramesh_2023.tables import summary
+from examples.runner import Errors, digest, kept
 from export.networks.cpc import ContextShape, Contrast
+from tests.examples.scripts import run_script
 
 pytest.importorskip("espeakng_loader")
 
@@ -51,12 +54,8 @@ def done(work: Path) -> list[Outcome]:
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
     work = tmp_path_factory.mktemp("ramesh_2023")
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        return work, done(work)
-    finally:
-        torch.set_num_threads(threads)
+    return work, done(work)
 
 
 def test_every_row_runs_at_every_seed(outcomes: tuple[Path, list[Outcome]]) -> None:
@@ -81,17 +80,6 @@ def test_what_is_finished_is_not_done_again(outcomes: tuple[Path, list[Outcome]]
     assert done(work) == found
 
 
-def test_tables_name_every_row_beside_the_paper_s(outcomes: tuple[Path, list[Outcome]]) -> None:
-    document = summary(outcomes[1], ROWS, TINY)
-    assert json.loads(json.dumps(document)) == document
-    assert [row["name"] for row in document["tables"]["2"]] == [row.name for row in ROWS if row.table == "2"]
-    assert document["tables"]["2"][2]["published"]["test-other"] == 16.34
-    shown = list(tables(document))
-    assert [table.row_count for table in shown] == [4, 2]
-    assert chart(document).count("<title>") == 12
-    assert list(remarks(document))
-
-
 @pytest.mark.parametrize(
     ("central", "federated", "lower", "near"),
     [([1] * 10, [1] * 10, True, True), ([1] * 10, [2] * 10, False, False), ([2] * 10, [1] * 10, True, True)],
@@ -114,14 +102,11 @@ def test_findings_follow_from_errors(central: list[int], federated: list[int], l
 
 
 def test_rows_are_the_paper_s() -> None:
-    rows = {table: [row for row in read_rows() if row.table == table] for table in ("2", "3")}
-    assert [row.name for row in rows["2"]] == [
-        "no pre-training",
-        *(f"{way}, part" for way in ("central", "federated 48", "federated 70")),
-        *("central", "federated 48", "federated 70"),
-    ]
-    assert len(rows["3"]) == 7 and sum(row.continued for row in rows["3"]) == 3
-    assert all(len(row.published) == 4 for row in rows["2"]) and all(len(row.published) == 2 for row in rows["3"])
+    second, third = ([row for row in read_rows() if row.table == table] for table in ("2", "3"))
+    ways = ("central", "federated 48", "federated 70")
+    assert [row.name for row in second] == ["no pre-training", *(f"{way}, part" for way in ways), *ways]
+    assert len(third) == 7 and sum(row.continued for row in third) == 3
+    assert all(len(row.published) == 4 for row in second) and all(len(row.published) == 2 for row in third)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +123,32 @@ def test_a_row_that_cannot_be_is_named(content: str, message: str, tmp_path: Pat
     path.write_text(content)
     with pytest.raises(ConfigurationError, match=f"(?s)row.toml.*{message}"):
         read_row(path)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A work folder in which every row is done, better where there was more speech to pre-train on."""
+    folder = tmp_path / "work" / digest(SMALL) / "rows"
+    generator = np.random.default_rng(0)
+    speakers = [f"s{number // 3}" for number in range(60)]
+    for seed, row in product((1, 2, 3), read_rows()):
+        chance = 0.5 if row.way == "none" else 0.4 if row.whole else 0.45
+        wrong = {name: generator.binomial(4, chance, 60).tolist() for name in ("clean", "other")}
+        errors = {name: Errors(own, [4] * 60, speakers) for name, own in wrong.items()}
+        outcome = Outcome(row.table, row.name, seed, errors, {})
+        kept(folder, (row.table, row.name, seed), row, Outcome, lambda outcome=outcome: outcome)
+    return tmp_path / "work"
+
+
+def test_tables_json_and_chart(finished: Path, tmp_path: Path) -> None:
+    output, plot = tmp_path / "o" / "x.json", tmp_path / "o" / "rows.svg"
+    result = run_script("ramesh_2023", "--work", finished, "--output", output, "--plots", plot.parent)
+    assert result.exit_code == 0, result.exception
+    for shown in ("Table 2", "Table 3", "federated 70, part", "continued, central", "18.42", "32.6", "holds: table 2"):
+        assert shown in result.stdout
+    document = json.loads(output.read_text())
+    assert {table: len(rows) for table, rows in document["tables"].items()} == {"2": 7, "3": 7}
+    assert [len(row["sets"]["clean"]["by_seed"]) for row in document["tables"]["2"]] == [3] * 7
+    assert document["tables"]["2"][0]["published"]["test-other"] == 18.42
+    assert plot.read_text().startswith("<svg")
+    assert "federated 48" in str(run_script("ramesh_2023", "--rows", "teleport").exception)
