@@ -17,33 +17,28 @@ from sqlalchemy.exc import DatabaseError
 from device_sdk.errors import StateError
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
-from server.app import create_app
 from server.backup import save, verify
 from server.plans.round import RoundSettings
 from server.privacy.charges import PAPER, Charge, charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.ledger import dearest
 from server.service import Service
-from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, serving
 
 DELTA = 1e-6
 LAPLACE = Charge("discrete_laplace", "central", 256, 5120.0, 20, epsilon=1.0)
 
 
 def test_charges() -> None:
-    plans = RoundSettings(
-        marginals=MarginalPlan(epsilon=2.0),
-        deltas=DeltaPlan(clip_norm=3.0, noise_stddev=0.5),
-        weighting="uniform",
-        goal=8,
-        minimum=4,
-    )
+    deltas = DeltaPlan(clip_norm=3.0, noise_stddev=0.5)
+    plans = RoundSettings(marginals=MarginalPlan(epsilon=2.0), deltas=deltas, weighting="uniform", goal=8, minimum=4)
     counts, delta = charge_for("marginals", plans), charge_for("deltas", plans)
     assert (counts.epsilon, counts.mechanism, counts.trust) == (2.0, "discrete_laplace", "central")
     assert (counts.sensitivity, counts.coordinates, counts.scale) == (256, 20, 20 * 256 / 2.0)
     # The smallest cohort that may be released carries 4 shares of noise: 0.5 * sqrt(4).
     assert (delta.scale, delta.squared_ratio, delta.unbounded) == (1.0, 9.0, False)
-    assert charge_for("deltas", RoundSettings(deltas=DeltaPlan())).unbounded
+    bare = charge_for("deltas", RoundSettings(deltas=DeltaPlan()))
+    assert bare.unbounded and compose(Spent({bare: 1}), DELTA)[0] == math.inf, "no noise"
 
 
 @pytest.mark.parametrize(
@@ -108,19 +103,10 @@ def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[P
     ]
 
 
-def test_no_noise_is_infinite(operator: Operator, device: Party) -> None:
-    round_id = operator.open(marginals=None, deltas={})
-    assert device.send_delta(round_id).status_code == 200
-    assert operator.get("privacy")["streams"]["deltas"]["epsilon"] == "Infinity"
-
-
 def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
-    from fastapi.testclient import TestClient
-
     charge = charge_for("marginals", RoundSettings(marginals=MarginalPlan(epsilon=0.5)))
     two, three = (compose(Spent({charge: rounds}), DELTA)[0] for rounds in (2, 3))
-    app = create_app(settings(tmp_path, marginals_cap=(two + three) / 2, deltas_cap=50.0), initial())
-    with TestClient(app) as http:
+    with serving(tmp_path, marginals_cap=(two + three) / 2, deltas_cap=50.0) as http:
         operator, device = Operator(http), Party(http).enrol()
         for number in range(3):
             round_id = operator.open(marginals={"epsilon": 0.5})

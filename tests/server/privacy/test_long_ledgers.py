@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 import pytest
 
 from device_sdk.wire.messages import MarginalPlan
-from server.app import create_app
 from server.plans.round import RoundSettings
-from server.privacy.charges import Charge, charge_for
+from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, quick_bound
 from tests.server.histories import fill
-from tests.server.parties import OPERATOR, Operator, Party, initial, settings
+from tests.server.parties import OPERATOR, Operator, Party, serving
 
 DELTA = 1e-6
 CHARGE = charge_for("marginals", RoundSettings(marginals=MarginalPlan()))
@@ -25,12 +25,7 @@ CHARGE = charge_for("marginals", RoundSettings(marginals=MarginalPlan()))
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., Any]:
-    from fastapi.testclient import TestClient
-
-    def client(**changes: Any) -> TestClient:
-        return TestClient(create_app(settings(tmp_path, **changes), initial()))
-
-    return client
+    return partial(serving, tmp_path)
 
 
 def seconds(ask: Callable[[], Any], times: int = 5) -> float:
@@ -71,13 +66,8 @@ def test_a_check_in_does_not_wait_for_what_another_device_has_spent_to_be_compos
     serve: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A device with a history that nobody has composed yet: seconds of work, in which others go on."""
-    history: dict[Charge, int] = {
-        charge_for(
-            "marginals",
-            RoundSettings(marginals=MarginalPlan(mechanism="discrete_gaussian", epsilon=0.3 + 0.0137 * number)),
-        ): 20
-        for number in range(5)
-    }
+    plans = (MarginalPlan(mechanism="discrete_gaussian", epsilon=0.3 + 0.0137 * number) for number in range(5))
+    history = {charge_for("marginals", RoundSettings(marginals=plan)): 20 for plan in plans}
     cap = 0.9 * quick_bound(Spent(history), DELTA)  # what takes no time does not say
     with serve(marginals_cap=cap) as http:
         old, *others = (Party(http).enrol() for _ in range(3))
@@ -87,23 +77,15 @@ def test_a_check_in_does_not_wait_for_what_another_device_has_spent_to_be_compos
         Operator(http).open(marginals={"epsilon": 1.0})
         for party in (old, *others):
             party.http = http
-        took: list[float] = []
-        answered = threading.Event()
 
-        def first() -> None:
+        def wait(party: Party) -> float:
             begun = time.perf_counter()
-            took.append(old.check_in().status_code)
-            took.append(time.perf_counter() - begun)
-            answered.set()
+            assert party.check_in().status_code == 200
+            return time.perf_counter() - begun
 
-        thread = threading.Thread(target=first)
-        thread.start()
         waits = []
-        while not answered.is_set():
-            for party in others:
-                begun = time.perf_counter()
-                assert party.check_in().status_code == 200
-                waits.append(time.perf_counter() - begun)
-        thread.join()
-    assert took[0] == 200
-    assert took[1] > 4 * max(waits), f"{took[1]:.2f} s for the one, up to {max(waits):.2f} s for the others"
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(wait, old)
+            while not first.done():
+                waits += map(wait, others)
+    assert first.result() > 4 * max(waits), f"{first.result():.2f} s for the one, {max(waits):.2f} s for the others"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity
+from device_sdk.privacy.contributions import l2_sensitivity
 from device_sdk.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_ratio
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from server.privacy import noise
@@ -31,8 +31,7 @@ def test_spread_of_the_draws(epsilon: float) -> None:
 def test_gaussian_noise_has_the_deviation_that_the_plan_asks_for(epsilon: float, delta: float) -> None:
     plan = MarginalPlan(mechanism="discrete_gaussian", epsilon=epsilon, delta=delta)
     deviation = plan_noise(plan).scale
-    assert gaussian_epsilon(l2_sensitivity(plan) / deviation, delta) == pytest.approx(epsilon, rel=1e-4)
-    assert gaussian_epsilon(l2_sensitivity(plan) / deviation, delta) <= epsilon
+    assert epsilon * (1 - 1e-4) <= gaussian_epsilon(l2_sensitivity(plan) / deviation, delta) <= epsilon
     draws = noised(np.zeros(5_000, np.int64), plan)
     assert draws.std() == pytest.approx(deviation, rel=5 / math.sqrt(2 * draws.size))
     assert np.abs(draws).max() < 6 * deviation
@@ -64,17 +63,9 @@ def test_noise_is_fresh_and_added_to_the_counts() -> None:
     plan = MarginalPlan(epsilon=1.0)
     counts = np.full(50, 10**9, np.int64)
     first, second = noised(counts, plan), noised(counts, plan)
-    assert first.dtype == np.int64
-    assert not np.array_equal(first, second)
+    assert first.dtype == np.int64 and not np.array_equal(first, second)
     assert abs(first.mean() - 10**9) < 10**6
     assert np.array_equal(noised(counts, MarginalPlan(epsilon=1e8)), counts)
-
-
-@pytest.mark.parametrize(
-    ("max_words", "max_weight", "units"), [(20, 1.0, 20 * FIXED_POINT), (1, 0.5, 128), (3, 0.001, 3), (2, 1.9999, 1022)]
-)
-def test_sensitivity_is_the_bound_that_devices_keep(max_words: int, max_weight: float, units: int) -> None:
-    assert l1_sensitivity(MarginalPlan(max_words=max_words, max_weight=max_weight)) == units
 
 
 def test_a_scale_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +101,10 @@ def test_gaussian_epsilon_is_the_smallest_that_holds(ratio: float, delta: float)
 
 @pytest.mark.parametrize(("ratio", "epsilon"), [(0.0, 0.0), (1e-9, 0.0), (math.inf, math.inf), (2e6, math.inf)])
 def test_gaussian_edges(ratio: float, epsilon: float) -> None:
-    assert gaussian_epsilon(ratio, 1e-6) == epsilon
-    assert gaussian_delta(0.0, 1.0) == 0.0
-
-
-@pytest.mark.parametrize("ratio", [1e3, 1e4, 1e5, 9e5])
-def test_gaussian_epsilon_of_next_to_no_noise(ratio: float) -> None:
     """As the ratio grows, epsilon tends to r^2 / 2 + r z with Phi(z) = 1 - delta."""
-    assert (gaussian_epsilon(ratio, 1e-6) - ratio**2 / 2) / ratio == pytest.approx(4.753424, abs=2e-3)
+    assert gaussian_epsilon(ratio, 1e-6) == epsilon
+    for large in (1e3, 1e4, 1e5, 9e5):
+        assert (gaussian_epsilon(large, 1e-6) - large**2 / 2) / large == pytest.approx(4.753424, abs=2e-3)
 
 
 @pytest.mark.parametrize("domain", [(-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0)])

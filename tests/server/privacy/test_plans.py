@@ -89,15 +89,13 @@ def test_impossible_plans(values: tuple[int, int, int, float, float], named: str
 
 
 def test_the_command() -> None:
-    words = ["plan", "10000", "--cohort", "100", "--rounds", "50", "--noise", "1", "--delta", "1e-6"]
+    words = ["plan", "10000", "--cohort", "100", "--rounds", "50", "--noise", "1", "--delta", "1e-6", "--no-pld"]
     words += ["--scales", "10", "--populations", "10"]
-    found = json.loads(CliRunner().invoke(privacy.app, [*words, "--no-pld", "--json"]).stdout)
-    assert [row["cohort"] for row in found["rows"]] == [100, 1000, 1000]
-    assert [row["population"] for row in found["rows"]] == [10_000, 100_000, 1_000_000]
-    assert found["rows"][0]["rdp_epsilon"] == rdp_epsilon(Plan(10_000, 100, 50, 1.0, 1e-6))[0]
-    assert found["rows"][0]["pld_epsilon"] is None
-    assert [row["extrapolated"] for row in found["rows"]] == [False, True, True]
-    shown = CliRunner().invoke(privacy.app, [*words, "--no-pld"])
+    first, *larger = json.loads(CliRunner().invoke(privacy.app, [*words, "--json"]).stdout)["rows"]
+    assert [(row["cohort"], row["population"]) for row in larger] == [(1000, 100_000), (1000, 1_000_000)]
+    assert first["rdp_epsilon"] == rdp_epsilon(Plan(10_000, 100, 50, 1.0, 1e-6))[0] and first["pld_epsilon"] is None
+    assert [row["extrapolated"] for row in (first, *larger)] == [False, True, True]
+    shown = CliRunner().invoke(privacy.app, words)
     assert "Poisson" in shown.stdout and "10,000" in shown.stdout
-    failed = CliRunner().invoke(privacy.app, [*words, "--scales", "1,x", "--no-pld"])
+    failed = CliRunner().invoke(privacy.app, [*words, "--scales", "1,x"])
     assert "--scales" in str(failed.exception)

@@ -35,18 +35,14 @@ def test_sampled_gaussians_cost_what_dp_accounting_says(q: float, z: float, roun
     accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), rounds)
     expected = accountant.get_epsilon(DELTA)
     found, delta = compose(Spent({gaussian(z, q): rounds}), DELTA)
-    assert delta == DELTA
-    assert expected * (1 - 1e-4) <= found <= expected * (1 + 1e-3)
+    assert delta == DELTA and expected * (1 - 1e-4) <= found <= expected * (1 + 1e-3)
 
 
 def test_sampled_laplace_against_dp_accounting() -> None:
-    one = pld.from_discrete_laplace_mechanism(
-        1 / 6, 3, value_discretization_interval=1e-4, sampling_prob=0.1, use_connect_dots=True
-    )
+    how = {"value_discretization_interval": 1e-4, "sampling_prob": 0.1, "use_connect_dots": True}
+    expected = pld.from_discrete_laplace_mechanism(1 / 6, 3, **how).self_compose(20).get_epsilon_for_delta(DELTA)
     charge = Charge("discrete_laplace", "central", 3, 6.0, 1, epsilon=0.5, sampling=0.1)
-    assert compose(Spent({charge: 20}), DELTA)[0] == pytest.approx(
-        one.self_compose(20).get_epsilon_for_delta(DELTA), rel=1e-3
-    )
+    assert compose(Spent({charge: 20}), DELTA)[0] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("q", [0.05, 0.3, 0.9])
@@ -64,14 +60,11 @@ def test_all_words_of_a_report_are_sampled_together(q: float, replaced: bool) ->
     other = np.outer(outputs(-1), outputs(-1)).ravel()
     mixture = (1 - q) * without + q * reported
     neighbour = (1 - q) * without + q * other if replaced else without
-    delta = 1e-4
-    charges = exchanged([charge])[0] if replaced else charge
-    epsilon, _ = compose(Spent({charges: 1}), delta)
-    worst = max(smallest_delta(mixture, neighbour, epsilon), smallest_delta(neighbour, mixture, epsilon))
-    assert worst <= delta
+    epsilon, _ = compose(Spent({exchanged([charge])[0] if replaced else charge: 1}), 1e-4)
+    pairs = (mixture, neighbour), (neighbour, mixture)
+    assert max(smallest_delta(*pair, epsilon) for pair in pairs) <= 1e-4
     if not replaced:  # the bound on exchanged reports is not tight
-        less = 0.99 * epsilon - 1e-3
-        assert max(smallest_delta(mixture, neighbour, less), smallest_delta(neighbour, mixture, less)) > delta
+        assert max(smallest_delta(*pair, 0.99 * epsilon - 1e-3) for pair in pairs) > 1e-4
 
 
 def test_sampling_saves_and_never_adds() -> None:

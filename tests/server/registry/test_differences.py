@@ -58,18 +58,19 @@ def test_what_is_not_offered(http: Any, operator: Operator) -> None:
     operator.post("models/hidden", content=moved(1e-3), params={"published": False})
     newest = f"v{RECENT + 3}"
 
-    def answer(path: str) -> tuple[int, str]:
+    old = (404, "no_difference")
+    for path, expected in (
+        (f"{newest}/from/v{RECENT + 2}", (200, "")),
+        (f"{newest}/from/base-1", (200, "")),  # what every device begins with
+        (f"{newest}/from/v3", old),  # long ago
+        (f"{newest}/from/hidden", old),  # on no device
+        (f"{newest}/from/{newest}", old),
+        (f"v{RECENT + 2}/from/v{RECENT + 1}", old),  # not current
+        (f"{newest}/from/none", (404, "unknown_model")),
+        ("none/from/base-1", (404, "unknown_model")),
+    ):
         found = get(http, path)
-        return found.status_code, "" if found.status_code == 200 else found.json()["code"]
-
-    assert answer(f"{newest}/from/v{RECENT + 2}") == (200, "")
-    assert answer(f"{newest}/from/base-1") == (200, "")  # what every device begins with
-    assert answer(f"{newest}/from/v3") == (404, "no_difference")  # long ago
-    assert answer(f"{newest}/from/hidden") == (404, "no_difference")  # on no device
-    assert answer(f"{newest}/from/{newest}") == (404, "no_difference")
-    assert answer(f"v{RECENT + 2}/from/v{RECENT + 1}") == (404, "no_difference")  # not current
-    assert answer(f"{newest}/from/none") == (404, "unknown_model")
-    assert answer("none/from/base-1") == (404, "unknown_model")
+        assert (found.status_code, "" if found.status_code == 200 else found.json()["code"]) == expected, path
 
 
 def test_what_would_be_hardly_shorter_is_not_offered(

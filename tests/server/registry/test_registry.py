@@ -16,7 +16,7 @@ from server.aggregation.weights_file import dump_weights, parse_weights
 from server.registry.initial import initial_from_bundle
 from server.registry.models import trainable
 from server.service import Service
-from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, refusal, settings
 
 
 def test_a_bundle_is_where_a_server_starts(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -26,13 +26,9 @@ def test_a_bundle_is_where_a_server_starts(tiny_bundle: Bundle, tmp_path: Path) 
     assert trainable(start.weights) == dict(sorted(tiny_bundle.architecture.parameter_shapes().items()))
     with Service(settings(tmp_path), start) as own:
         assert own.status()["model_version"] == tiny_bundle.version
-        shapes = own.shapes(_sha256(own))
-    assert shapes == trainable(start.weights)
-
-
-def _sha256(own: Service) -> str:
-    with own.database.read() as connection:
-        return str(connection.exec_driver_sql("SELECT sha256 FROM models").scalar())
+        with own.database.read() as connection:
+            digest = connection.exec_driver_sql("SELECT sha256 FROM models").scalar_one()
+        assert own.shapes(digest) == trainable(start.weights)
 
 
 def test_starting_again_changes_nothing(tmp_path: Path) -> None:
@@ -88,8 +84,7 @@ def test_push_list_and_roll_back_models(http: Any, operator: Operator) -> None:
         ("models/a%20b", dump_weights(weights), 422, "bad_request"),
         ("models/none/publish", b"", 404, "unknown_model"),
     ):
-        answer = http.post(f"/v1/operator/{path}", content=content, headers=HEADERS)
-        assert (answer.status_code, answer.json()["code"]) == (status, code)
+        assert refusal(http.post(f"/v1/operator/{path}", content=content, headers=HEADERS)) == (status, code)
 
 
 def test_a_device_learns_of_a_push_at_its_check_in(operator: Operator, device: Party) -> None:
@@ -119,14 +114,11 @@ def test_push_and_publish_marginals(http: Any, operator: Operator) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        encoded(np.full(WORDS - 1, 1 / (WORDS - 1))),
-        encoded(np.full(WORDS, 0.5 / WORDS)),
+        *map(encoded, (np.full(WORDS - 1, 1 / (WORDS - 1)), np.full(WORDS, 0.5 / WORDS), np.full(WORDS, np.nan))),
         encoded(np.append(np.full(WORDS - 1, 1 / (WORDS - 1)), 0.0)),
-        encoded(np.full(WORDS, np.nan)),
         {"probabilities": "not base64"},
         {"probabilities": "AAAA"},
     ],
 )
 def test_bad_marginals_are_refused(http: Any, content: dict[str, Any]) -> None:
-    answer = http.post("/v1/operator/marginals", json=content, headers=HEADERS)
-    assert (answer.status_code, answer.json()["code"]) == (422, "bad_marginals")
+    assert refusal(http.post("/v1/operator/marginals", json=content, headers=HEADERS)) == (422, "bad_marginals")

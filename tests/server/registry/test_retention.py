@@ -10,7 +10,7 @@ import pytest
 
 from device_sdk.errors import ConfigurationError
 from server.registry.models import list_models
-from tests.server.parties import HEADERS, Operator, Party, serving, settings
+from tests.server.parties import HEADERS, Operator, Party, refusal, serving, settings
 
 
 @pytest.fixture
@@ -39,9 +39,8 @@ def test_old_weights_go_and_what_is_needed_stays(http: Any, operator: Operator, 
     assert current["model_version"] == made[-1]
     for version in ("base-1", made[-1], current["teacher_version"]):
         assert http.get(f"/v1/models/{version}").status_code == 200
-    gone = http.get(f"/v1/models/{made[0]}")
-    assert (gone.status_code, gone.json()["code"]) == (410, "model_removed")
     back = http.post(f"/v1/operator/models/{made[0]}/publish", headers=HEADERS)
+    assert refusal(http.get(f"/v1/models/{made[0]}")) == (410, "model_removed")
     assert (back.status_code, back.json()["field"]) == (410, "version")
     assert operator.post("models/base-1/publish")["version"] == "base-1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from server.aggregation.weights_file import parse_weights
-from tests.server.parties import HEADERS, Operator, Party, initial, serving
+from tests.server.parties import HEADERS, Operator, Party, initial, refusal, serving, weights_of
 
 BASE = initial().weights["encoder.0.W"]
 DECAY, RATE, FIRST, SECOND, EPSILON = 0.75, 0.125, 0.9, 0.99, 1e-3
@@ -36,12 +36,6 @@ class Line:
         self.first = self.second = np.zeros_like(self.weights)
         self.steps = 0
         self.since = 0
-
-    def copy(self) -> Line:
-        other = Line()
-        other.__dict__.update({name: np.copy(value) if isinstance(value, np.ndarray) else value
-                               for name, value in self.__dict__.items()})  # fmt: skip
-        return other
 
     def step(self, mean: float) -> Line:
         self.steps += 1
@@ -74,19 +68,14 @@ class Scene:
         assert self.operator.get("status")["model_version"] == found["model_version"]
         return found
 
-    def weights(self, version: str | None) -> NDArray[np.float32]:
-        answer = self.http.get(f"/v1/models/{version}")
-        assert answer.status_code == 200, answer.text
-        return np.asarray(parse_weights(answer.content)["encoder.0.W"])
-
     def model(self, version: str) -> dict[str, Any]:
         return next(entry for entry in self.operator.get("models")["models"] if entry["version"] == version)
 
     def check(self, found: dict[str, Any], line: Line, parent: str, reports: int) -> str:
         version = str(found["model_version"])
-        np.testing.assert_allclose(self.weights(version), line.weights, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(weights_of(self.http, version)["encoder.0.W"], line.weights, rtol=2e-5, atol=2e-6)
         row = self.model(version)
-        teacher = self.weights(row["teacher"]) if row["teacher"] is not None else BASE
+        teacher = weights_of(self.http, row["teacher"])["encoder.0.W"] if row["teacher"] is not None else BASE
         np.testing.assert_allclose(teacher, line.teacher, rtol=2e-5, atol=2e-6)
         assert (row["parent"], row["round_id"]) == (parent, found["id"])
         assert row["figures"]["reports"] == reports
@@ -98,7 +87,7 @@ def test_the_line_that_was_gone_back_to_goes_on(tmp_path: Path, keep: int | None
     with serving(tmp_path, keep_models=keep) as http:
         scene, line = Scene(http), Line()
         one = scene.check(scene.round((0.5, 1), (0.1, 3)), line.step(0.2), "base-1", 2)
-        kept = line.copy()
+        kept = copy(line)
         two = scene.check(scene.round((-0.4, 1)), line.step(-0.4), one, 1)
         scene.operator.post(f"models/{one}/publish", params={"note": "two was worse"})
         assert scene.operator.get("status")["model_version"] == one
@@ -108,10 +97,11 @@ def test_the_line_that_was_gone_back_to_goes_on(tmp_path: Path, keep: int | None
         history = [entry["version"] for entry in scene.operator.get("models")["history"]]
         assert history == [four, three, one, two, one, "base-1"]
         if keep is not None:
-            gone = http.get(f"/v1/models/{two}")
-            assert (gone.status_code, gone.json()["code"]) == (410, "model_removed")
-            back = http.post(f"/v1/operator/models/{two}/publish", headers=HEADERS)
-            assert (back.status_code, back.json()["code"]) == (410, "model_removed")
+            for answer in (
+                http.get(f"/v1/models/{two}"),
+                http.post(f"/v1/operator/models/{two}/publish", headers=HEADERS),
+            ):
+                assert refusal(answer) == (410, "model_removed")
             assert scene.operator.get("status")["model_version"] == four
 
 
