@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,211 +25,136 @@ pytest.importorskip("uvicorn")
 
 UPDATES = "/v1/updates/"
 TIMESTAMP = f"{UPDATES}timestamp.json"
+ROOT = f"{UPDATES}2.root.json"
 MODEL = "/v1/models/third"
 
 
 @dataclass(frozen=True)
 class Scene:
     """first, second: metadata by role at two moments, both of which the device has seen; third: what is current,
-    with its weights."""
+    with its weights. state: the closed one of a device that has followed until ``second``."""
 
     fleet: Fleet
+    state: Path
     first: Mapping[str, bytes]
     second: Mapping[str, bytes]
     third: Mapping[str, bytes]
     paths: Mapping[str, str]
     model: bytes
 
-    @property
-    def keys(self) -> Path:
-        return self.fleet.keys
+    def timestamp(self, snapshot: bytes, **by: Any) -> dict[str, Answer]:
+        """Of this snapshot, newer than all that the server signs."""
+        later = int(json.loads(self.third["timestamp"])["signed"]["version"]) + 1000
+        return {TIMESTAMP: signed_timestamp(self.fleet.keys, snapshot, later, **by)}
 
-    def later(self) -> int:
-        """A version above all that the server signs."""
-        return int(json.loads(self.third["timestamp"])["signed"]["version"]) + 1000
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[Fleet]:
-    with running(tmp_path_factory.mktemp("fleet"), tiny_bundle) as found:
-        yield found
-
-
-def rollback_timestamp(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: scene.first["timestamp"]}
+    def root(self, *numbers: int, stranger: str = "", again: int = 0) -> bytes:
+        """The next root, or one after it: signed by root keys of these numbers, which it names, and by a stranger."""
+        keys, content = self.fleet.keys, self.fleet.root
+        signers = {keys / f"root-{number}.pem": not stranger for number in numbers}
+        if stranger:
+            signers[keys / "server" / "keys" / f"{stranger}.pem"] = True
+        for _ in range(1 + again):
+            content = changed_root(content, signers)
+        return content
 
 
-def rollback_snapshot(scene: Scene) -> dict[str, Answer]:
-    """By somebody who has stolen the timestamp key."""
-    number = json.loads(scene.first["snapshot"])["signed"]["version"]
-    return {
-        TIMESTAMP: signed_timestamp(scene.keys, scene.first["snapshot"], scene.later()),
-        f"{UPDATES}{number}.snapshot.json": scene.first["snapshot"],
-    }
-
-
-def expired(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: signed_timestamp(scene.keys, scene.third["snapshot"], scene.later(), hours=-1.0)}
-
-
-def mixed_targets(scene: Scene) -> dict[str, Answer]:
-    return {scene.paths["targets"]: scene.second["targets"]}
-
-
-def mixed_snapshot(scene: Scene) -> dict[str, Answer]:
-    return {scene.paths["snapshot"]: scene.second["snapshot"]}
-
-
-def unknown_key(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: signed_timestamp(scene.keys, scene.third["snapshot"], scene.later(), "targets")}
-
-
-def root_of_too_few(scene: Scene) -> dict[str, Answer]:
-    return _root(scene, {scene.keys / "root-1.pem": True})
-
-
-def root_of_one_key_twice(scene: Scene) -> dict[str, Answer]:
-    metadata = json.loads(changed_root(scene.fleet.root, {scene.keys / "root-1.pem": True}))
-    metadata["signatures"] *= 2
-    return {f"{UPDATES}2.root.json": json.dumps(metadata).encode()}
-
-
-def root_of_strangers(scene: Scene) -> dict[str, Answer]:
-    """Signed by its own keys, as the server's are here, and not by those before."""
-    return _root(scene, {scene.keys / "server" / "keys" / f"{role}.pem": True for role in ("targets", "snapshot")})
-
-
-def root_that_does_not_sign_itself(scene: Scene) -> dict[str, Answer]:
-    """Signed by the keys before, and by one of the two that it names."""
-    old = {scene.keys / f"root-{number}.pem": False for number in (1, 2)}
-    stranger = scene.keys / "server" / "keys" / "targets.pem"
-    answers = changed_root(scene.fleet.root, {**old, stranger: True})
-    return {f"{UPDATES}2.root.json": answers}
-
-
-def skipped_root(scene: Scene) -> dict[str, Answer]:
-    """Rightly signed, and not the next version."""
-    root = changed_root(scene.fleet.root, {scene.keys / f"root-{number}.pem": True for number in (1, 2, 3)})
-    again = changed_root(root, {scene.keys / f"root-{number}.pem": True for number in (1, 2, 3)})
-    return {f"{UPDATES}2.root.json": again}
-
-
-def _root(scene: Scene, signers: Mapping[Path, bool]) -> dict[str, Answer]:
-    return {f"{UPDATES}2.root.json": changed_root(scene.fleet.root, signers)}
-
-
-def swapped_model(scene: Scene) -> dict[str, Answer]:
-    """Weights that fit, as long as the true ones; one of them is another."""
-    return _weights(scene.model[:-4] + np.float32(0.5).tobytes())
-
-
-def longer_model(scene: Scene) -> dict[str, Answer]:
-    return _weights(scene.model + b"\0")
-
-
-def shorter_model(scene: Scene) -> dict[str, Answer]:
-    return _weights(scene.model[:-1])
-
-
-def endless_model(scene: Scene) -> dict[str, Answer]:
-    return _weights(_endless)
-
-
-def endless_timestamp(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: _endless}
-
-
-def endless_root(scene: Scene) -> dict[str, Answer]:
-    return {f"{UPDATES}2.root.json": _endless}
-
-
-def deep_timestamp(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: b"[" * 16_000}
-
-
-def no_metadata(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: b""}
-
-
-def other_role(scene: Scene) -> dict[str, Answer]:
-    return {TIMESTAMP: scene.third["snapshot"]}
-
-
-def _weights(answer: Answer) -> dict[str, Answer]:
+def weights(answer: Answer) -> dict[str, Answer]:
     """Whichever way the device asks for them."""
     return {MODEL: answer, f"{MODEL}/from/second": answer}
 
 
-def _endless() -> Iterator[bytes]:
+def endless() -> Iterator[bytes]:
     return itertools.repeat(bytes(1 << 16))
 
 
-ATTACKS: list[tuple[Callable[[Scene], dict[str, Answer]], str]] = [
-    (rollback_timestamp, r"updates: .*BadVersionNumberError: New timestamp version"),
-    (rollback_snapshot, r"updates: .*BadVersionNumberError: New snapshot version"),
-    (expired, r"updates: .*ExpiredMetadataError: timestamp.json is expired"),
-    (mixed_targets, r"updates: .*LengthOrHashMismatchError"),
-    (mixed_snapshot, r"updates: .*LengthOrHashMismatchError"),
-    (unknown_key, r"updates: .*UnsignedMetadataError: timestamp was signed by 0/1 keys"),
-    (root_of_too_few, r"updates: .*UnsignedMetadataError: root was signed by 1/2 keys"),
-    (root_of_one_key_twice, r"updates: .*DeserializationError"),
-    (root_of_strangers, r"updates: .*UnsignedMetadataError: root was signed by 0/2 keys"),
-    (root_that_does_not_sign_itself, r"updates: .*UnsignedMetadataError: root was signed by 1/2 keys"),
-    (skipped_root, r"updates: .*BadVersionNumberError: Expected root version 2"),
-    (swapped_model, r"model third: models/third.safetensors: sha256: found \w+, expected \w+; .*; model second"),
-    (longer_model, r"model third: .*found more than \d+ bytes"),
-    (shorter_model, r"model third: models/third.safetensors: sha256: found"),
-    (endless_model, r"model third: .*found more than \d+ bytes"),
-    (endless_timestamp, r"updates: .*DownloadError: .*found more than 16384 bytes"),
-    (endless_root, r"updates: .*DownloadError: .*found more than 512000 bytes"),
-    (deep_timestamp, r"updates: .*DeserializationError"),
-    (no_metadata, r"updates: .*DeserializationError"),
-    (other_role, r"updates: .*RepositoryError: Expected 'timestamp', got 'snapshot'"),
-]
+def rolled_back(scene: Scene) -> dict[str, Answer]:
+    """By somebody who has stolen the timestamp key."""
+    snapshot = scene.first["snapshot"]
+    path = f"{UPDATES}{json.loads(snapshot)['signed']['version']}.snapshot.json"
+    return {**scene.timestamp(snapshot), path: snapshot}
+
+
+def signed_twice(scene: Scene) -> dict[str, Answer]:
+    metadata = json.loads(scene.root(1))
+    metadata["signatures"] *= 2
+    return {ROOT: json.dumps(metadata).encode()}
+
+
+def of_strangers(scene: Scene) -> dict[str, Answer]:
+    """Signed by its own keys, as the server's are here, and not by those before."""
+    keys = scene.fleet.keys / "server" / "keys"
+    return {ROOT: changed_root(scene.fleet.root, {keys / "targets.pem": True, keys / "snapshot.pem": True})}
+
+
+ATTACKS: dict[str, tuple[Callable[[Scene], dict[str, Answer]], str]] = {
+    "older timestamp": (lambda scene: {TIMESTAMP: scene.first["timestamp"]},
+                        r"updates: .*BadVersionNumberError: New timestamp version"),
+    "older snapshot": (rolled_back, r"updates: .*BadVersionNumberError: New snapshot version"),
+    "expired": (lambda scene: scene.timestamp(scene.third["snapshot"], hours=-1.0),
+                r"updates: .*ExpiredMetadataError: timestamp.json is expired"),
+    "mixed targets": (lambda scene: {scene.paths["targets"]: scene.second["targets"]},
+                      r"updates: .*LengthOrHashMismatchError"),
+    "mixed snapshot": (lambda scene: {scene.paths["snapshot"]: scene.second["snapshot"]},
+                       r"updates: .*LengthOrHashMismatchError"),
+    "unknown key": (lambda scene: scene.timestamp(scene.third["snapshot"], role="targets"),
+                    r"updates: .*UnsignedMetadataError: timestamp was signed by 0/1 keys"),
+    "root of too few": (lambda scene: {ROOT: scene.root(1)},
+                        r"updates: .*UnsignedMetadataError: root was signed by 1/2 keys"),
+    "root of one key twice": (signed_twice, r"updates: .*DeserializationError"),
+    "root of strangers": (of_strangers, r"updates: .*UnsignedMetadataError: root was signed by 0/2 keys"),
+    "root that does not sign itself": (lambda scene: {ROOT: scene.root(1, 2, stranger="targets")},
+                                       r"updates: .*UnsignedMetadataError: root was signed by 1/2 keys"),
+    "skipped root": (lambda scene: {ROOT: scene.root(1, 2, 3, again=1)},
+                     r"updates: .*BadVersionNumberError: Expected root version 2"),
+    "swapped model": (lambda scene: weights(scene.model[:-4] + np.float32(0.5).tobytes()),
+                      r"model third: models/third.safetensors: sha256: found \w+, expected \w+; .*; model second"),
+    "longer model": (lambda scene: weights(scene.model + b"\0"), r"model third: .*found more than \d+ bytes"),
+    "shorter model": (lambda scene: weights(scene.model[:-1]),
+                      r"model third: models/third.safetensors: sha256: found"),
+    "endless model": (lambda scene: weights(endless), r"model third: .*found more than \d+ bytes"),
+    "endless timestamp": (lambda scene: {TIMESTAMP: endless},
+                          r"updates: .*DownloadError: .*found more than 16384 bytes"),
+    "endless root": (lambda scene: {ROOT: endless}, r"updates: .*DownloadError: .*found more than 512000 bytes"),
+    "deep timestamp": (lambda scene: {TIMESTAMP: b"[" * 16_000}, r"updates: .*DeserializationError"),
+    "no metadata": (lambda scene: {TIMESTAMP: b""}, r"updates: .*DeserializationError"),
+    "other role": (lambda scene: {TIMESTAMP: scene.third["snapshot"]},
+                   r"updates: .*RepositoryError: Expected 'timestamp', got 'snapshot'"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def scene(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tuple[Scene, Path]:
-    """And the closed state of a device that has followed until ``second``."""
-    folder = tmp_path_factory.mktemp("device") / "state"
-    seen = []
-    with Device.open(folder, KEY, tiny_bundle, trusted_root=fleet.root) as device:
-        for number, version in enumerate(("first", "second")):
-            fleet.publish(version, number + 1)
-            report = fleet.check_in(device)
-            assert (report.new_model, report.updates_refused, device.model_version) == (True, (), version)
-            seen.append(fleet.metadata())
-    assert findings(folder, KEY, tiny_bundle) == []
-    fleet.publish("third", 3)
-    return Scene(fleet, seen[0], seen[1], fleet.metadata(), fleet.paths(), fleet.get(MODEL)), folder
+def scene(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[Scene]:
+    folder, seen = tmp_path_factory.mktemp("fleet"), []
+    with running(folder, tiny_bundle) as fleet:
+        with Device.open(folder / "state", KEY, tiny_bundle, trusted_root=fleet.root) as device:
+            for seed, version in enumerate(("first", "second"), 1):
+                fleet.publish(version, seed)
+                report = fleet.check_in(device)
+                assert (report.new_model, report.updates_refused, device.model_version) == (True, (), version)
+                seen.append(fleet.metadata())
+        assert findings(folder / "state", KEY, tiny_bundle) == []
+        fleet.publish("third", 3)
+        yield Scene(fleet, folder / "state", *seen, fleet.metadata(), fleet.paths(), fleet.get(MODEL))
 
 
-@pytest.mark.parametrize(("attack", "why"), ATTACKS, ids=lambda each: getattr(each, "__name__", ""))
-def test_an_attack_is_refused_and_costs_nothing(
-    scene: tuple[Scene, Path],
-    tmp_path: Path,
-    tiny_bundle: Bundle,
-    attack: Callable[[Scene], dict[str, Answer]],
-    why: str,
-) -> None:
-    place, state = scene
-    fleet, folder = place.fleet, tmp_path / "state"
-    shutil.copytree(state, folder)
-    waveform = hiss(1)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_refused_and_costs_nothing(scene: Scene, tmp_path: Path, tiny_bundle: Bundle, name: str) -> None:
+    fleet, folder, waveform, (attack, why) = scene.fleet, tmp_path / "state", hiss(1), ATTACKS[name]
+    shutil.copytree(scene.state, folder)
     with Device.open(folder, KEY, tiny_bundle, trusted_root=fleet.root) as device:
         heard = device.recognize(waveform, 16_000).text
         before = {name: array.copy() for name, array in device.base.weights.items()}
-        fleet.line.exchanged, fleet.line.sent = attack(place), 0
+        fleet.line.exchanged, fleet.line.sent = attack(scene), 0
         try:
             report = fleet.check_in(device)
         finally:
             fleet.line.exchanged = {}
-        assert len(report.updates_refused) == 1
-        assert re.search(why, report.updates_refused[0], re.DOTALL), report.updates_refused
+        (refused,) = report.updates_refused
+        assert re.search(why, refused, re.DOTALL), refused
         assert (report.new_model, report.model_version, device.model_version) == (False, "second", "second")
         assert all(np.array_equal(before[name], array) for name, array in device.base.weights.items())
         assert device.recognize(waveform, 16_000).text == heard
-        assert fleet.line.sent <= 2 * len(place.model) + (1 << 20), "an endless answer is left"
+        assert fleet.line.sent <= 2 * len(scene.model) + (1 << 20), "an endless answer is left"
     with Device.open(folder, KEY, tiny_bundle, trusted_root=fleet.root) as device:
         assert device.model_version == "second"
         report = fleet.check_in(device)  # the server is honest again
