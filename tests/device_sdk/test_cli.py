@@ -80,18 +80,37 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "entry_points", points)
 
 
-def test_help_lists_commands_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 0
-    listed = capsys.readouterr().out
-    assert "bench" in listed and "Runs a benchmark" in listed and "absent" in listed
-
-
 @pytest.mark.parametrize(
-    "words", [["-h"], ["--help"], ["help"], ["group", "-h"], ["group", "hello", "-h"], ["fails", "-h"]]
+    ("words", "code", "out", "err"),
+    [
+        ([], 0, "Runs a benchmark", ""),  # nothing is imported for the list: "absent" is on it too
+        ([], 0, "absent", ""),
+        *((words, 0, "Usage: idiolect", "") for words in (["-h"], ["--help"], ["help"])),
+        (["group", "-h"], 0, "Usage: idiolect group", ""),
+        (["group", "hello", "-h"], 0, "Usage: idiolect group hello", ""),
+        (["fails", "-h"], 0, "Usage: idiolect fails", ""),
+        (["--version"], 0, "idiolect ", ""),
+        (["group", "hello", "you"], 0, "hello you\n", ""),
+        (["leaves", "7"], 7, "", ""),
+        (["fails"], 2, "", "Usage: idiolect fails"),
+        (["fails", "a.wav", "--count", "3"], 1, "", "idiolect: DataError: a.wav: field 3\n"),
+        (["bench", "good", "--output", "/nowhere/x.json"], 1, "", "idiolect: DataError: /nowhere/x.json"),
+        (["bench", "nothing"], 1, "", "expected one of good, slow"),
+        (["bench", "slow"], 0, "speed", "miss their target"),
+        (["needs_torch"], 1, "", "'idiolect-server[train]'"),
+        (["serve"], 1, "", "pip install idiolect-server"),
+        (["nonsense"], 1, "", "ConfigurationError: command: found"),
+        (["not_a_command"], 1, "", "ConfigurationError: command: found"),
+    ],
 )
-def test_h_is_help_everywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 0
-    assert f"Usage: {' '.join(['idiolect', *(word for word in words[:-1])])}" in capsys.readouterr().out
+def test_what_a_command_line_says(
+    words: list[str], code: int, out: str, err: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == code
+    said = capsys.readouterr()
+    assert out in said.out and err in said.err
+    if err.startswith("idiolect: "):
+        assert said.err.count("\n") == 1 and not said.out, "an error raised on purpose is one line"
 
 
 @pytest.mark.parametrize(
@@ -101,13 +120,9 @@ def test_h_is_help_everywhere(words: list[str], capsys: pytest.CaptureFixture[st
 def test_the_shell_completes_commands_and_options(
     typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = f"idiolect {typed}"
-    for name, value in {
-        "_IDIOLECT_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_IDIOLECT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"idiolect {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" "))))
     assert cli.main([]) == 0
     said = capsys.readouterr()
     assert [each for each in said.out.split() if each != "--help"] == offered and not said.err
@@ -123,23 +138,6 @@ def test_completion_is_installed_for_the_whole_program(
     assert cli.main(["group", "--show-completion"]) == 2, "of a part of it there is none"
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("idiolect ")
-
-
-def test_an_error_raised_on_purpose_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["fails", "a.wav", "--count", "3"]) == 1
-    said = capsys.readouterr()
-    assert said.err == "idiolect: DataError: a.wav: field 3\n" and not said.out
-
-
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "good", "--output", str(tmp_path / "none" / "x.json")]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("idiolect: DataError: ") and "x.json" in said and said.count("\n") == 1
-
-
 def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["interrupted"]) == 130
     monkeypatch.setattr(cli, "load", lambda point: interrupted())
@@ -148,46 +146,21 @@ def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert not said.out and not said.err.strip()
 
 
-def test_the_traceback_stays_for_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IDIOLECT_DEBUG", "1")
-    with pytest.raises(DataError):
-        cli.main(["fails", "a.wav"])
-
-
-@pytest.mark.parametrize(
-    ("words", "extra"), [(["needs_torch"], "'idiolect-server[train]'"), (["serve"], "pip install idiolect-server")]
-)
-def test_a_missing_extra_is_named(words: list[str], extra: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 1
-    assert extra in capsys.readouterr().err
-
-
 def test_every_command_of_the_server_is_named_where_it_is_not_installed() -> None:
     points = tomllib.loads((ROOT / "server/pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
     assert sorted(cli.SERVER_COMMANDS) == sorted(points[cli.COMMANDS])
 
 
-def test_a_missing_module_of_no_extra_is_a_bug_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_raised_on_purpose_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModuleNotFoundError, match="nonsense"):
         cli.main(["broken"])
     with pytest.raises(ModuleNotFoundError):
         cli.load(EntryPoint("absent", "onnx_not_here.module:x", cli.COMMANDS))
     with pytest.raises(MissingExtraError, match="benchmark 'x' needs the module 'kenlm'"):
         raise cli.missing_extra("benchmark 'x'", ModuleNotFoundError(name="kenlm"))
-
-
-@pytest.mark.parametrize("words", [["nonsense"], ["not_a_command"]])
-def test_what_is_no_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 1
-    assert "ConfigurationError: command: found" in capsys.readouterr().err
-
-
-def test_groups_exit_codes_and_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["group", "hello", "you"]) == 0
-    assert capsys.readouterr().out == "hello you\n"
-    assert cli.main(["leaves", "7"]) == 7
-    assert cli.main(["fails"]) == 2  # an argument is missing
-    assert "Usage: idiolect fails" in capsys.readouterr().err
+    monkeypatch.setenv("IDIOLECT_DEBUG", "1")
+    with pytest.raises(DataError):
+        cli.main(["fails", "a.wav"])
 
 
 def test_bench_prints_the_json_that_others_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -201,24 +174,9 @@ def test_bench_prints_the_json_that_others_read(capsys: pytest.CaptureFixture[st
     assert report["figures"][1]["holds"] is None
 
 
-def test_bench_prints_a_table_and_says_what_misses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "slow"]) == 0
-    said = capsys.readouterr()
-    assert "speed" in said.out and "miss their target" in said.err
-
-
 def test_bench_alone_lists_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["good", *SUMMARY.split()], ["slow", *SUMMARY.split()]]
     assert cli.main(["bench", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"good": SUMMARY, "slow": SUMMARY}
-
-
-def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "nothing"]) == 1
-    assert "expected one of good, slow" in capsys.readouterr().err
-
-
-def test_benchmarks_are_listed_by_name() -> None:
-    assert list(cli.available(cli.BENCHMARKS)) == ["good", "slow"]
