@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, ConfigurationError, Corrected, Device, DeviceSettings, LearningSettings, StateError
+from device_sdk import Bundle, ConfigurationError, Corrected, Device, DeviceSettings, StateError
 from device_sdk.consent import STREAMS, Consent, Stream, from_bytes, to_bytes
 from device_sdk.learning import StepSettings
 from device_sdk.state import Store
 from device_sdk.state.outbox import Outgoing, discard, keep, one_by_one
+from tests.device_sdk.devices import KEY, LIGHT, quick, tell
 from tests.signals import noise
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+SETTINGS = quick(cost_weight=0.0, step=StepSettings(learning_rate=0.05))
 SERVER = "http://server.test"
+ZUGZWANG = Corrected("stop the zugzwang")
 
 
 @pytest.fixture
@@ -28,15 +29,20 @@ def device(tmp_path: Path, tiny_bundle: Bundle):
 
 
 def taught(device: Device, seed: int = 1) -> None:
-    device.feedback(device.recognize(noise(9600, seed), 16_000).utterance_id, Corrected("turn on the light"))
+    tell(device, seed)
     device.learn()
 
 
-def test_nothing_leaves_a_new_device() -> None:
-    assert Consent() == Consent(counting=True, learning=True, marginals=False, deltas=False, words=False)
+def heard(device: Device, seed: int = 1) -> str:
+    return device.recognize(noise(9600, seed), 16_000).utterance_id
+
+
+def due(device: Device) -> float:
+    return float(device._model_state.cache.pending.sum())
 
 
 def test_every_consent_is_stored_as_it_is() -> None:
+    assert Consent() == Consent(counting=True, learning=True, marginals=False, deltas=False, words=False)
     for choice in itertools.product((True, False), repeat=len(STREAMS)):
         consent = Consent(*choice)
         assert from_bytes(to_bytes(consent)) == consent
@@ -59,26 +65,28 @@ def test_a_stream_that_is_none_changes_nothing(device: Device) -> None:
     assert device.consent == Consent()
 
 
-def test_consent_outlives_the_process(tmp_path: Path, tiny_bundle: Bundle) -> None:
+def test_consent_and_words_given_outlive_the_process(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        device.agree("deltas")
+        device.agree("deltas", "words")
         device.withdraw("counting")
+        tell(device, 1, ZUGZWANG)
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        assert device.consent == Consent(counting=False, deltas=True)
+        assert device.consent == Consent(counting=False, deltas=True, words=True)
+        assert device._model_state.given == {"zugzwang": 1}
         device.forget()
         assert device.consent == Consent(), "whoever comes next has agreed to nothing"
+        assert device._model_state.given == {} and device._store.names("counts") == []
 
 
 def test_what_was_said_before_the_user_agreed_is_never_due(device: Device) -> None:
-    before = device.recognize(noise(9600, 1), 16_000)
-    assert device._model_state.cache.pending.sum() == 0.0
+    before = heard(device)
+    assert due(device) == 0.0
     device.agree("marginals")
-    device.feedback(before.utterance_id, Corrected("turn on the light"))  # late, of an utterance before the consent
+    device.feedback(before, LIGHT)  # late, of an utterance before the consent
     assert device._model_state.cache.counts.sum() == 4.0
-    assert device._model_state.cache.pending.sum() == 0.0
-    after = device.recognize(noise(9600, 2), 16_000)
-    device.feedback(after.utterance_id, Corrected("stop the radio"))
-    assert device._model_state.cache.pending.sum() == 3.0
+    assert due(device) == 0.0
+    tell(device, 2, Corrected("stop the radio"))
+    assert due(device) == 3.0
     assert device._model_state.cache.pending_utterances == 1
 
 
@@ -100,11 +108,11 @@ def test_what_was_learned_before_the_user_agreed_is_no_part_of_a_delta(tmp_path:
 def test_agreeing_again_does_not_start_again(device: Device) -> None:
     device.agree("marginals", "deltas")
     taught(device)
-    due = device._model_state.cache.pending.sum()
+    before = due(device)
     device.agree("marginals", "deltas", "learning")
     assert device.student.start is None
     assert device.student.utterances == 1
-    assert device._model_state.cache.pending.sum() == due > 0
+    assert due(device) == before > 0
 
 
 def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> None:
@@ -119,32 +127,32 @@ def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> 
 
 def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
     device.agree("marginals")
-    heard = device.recognize(noise(9600, 1), 16_000)
+    utterance = heard(device)
     counted = device._model_state.cache.counts.copy()
-    assert device._model_state.cache.pending.sum() > 0.0
+    assert due(device) > 0.0
     device.withdraw("marginals")
-    assert device._model_state.cache.pending.sum() == 0.0
+    assert due(device) == 0.0
     np.testing.assert_array_equal(device._model_state.cache.counts, counted)
     device.agree("marginals")
-    device.feedback(heard.utterance_id, Corrected("turn on the light"))
-    assert device._model_state.cache.pending.sum() == 0.0, "what was withdrawn stays withdrawn"
+    device.feedback(utterance, LIGHT)
+    assert due(device) == 0.0, "what was withdrawn stays withdrawn"
 
 
 def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) -> None:
-    before = device.recognize(noise(9600, 1), 16_000)
-    device.feedback(before.utterance_id, Corrected("turn on the lungo"))
+    before = heard(device)
+    device.feedback(before, Corrected("turn on the lungo"))
     device.agree("words")
-    device.feedback(before.utterance_id, Corrected("turn on the cortado"))  # late, of an utterance before the consent
+    device.feedback(before, Corrected("turn on the cortado"))  # late, of an utterance before the consent
     assert device._model_state.given == {}
-    after = device.recognize(noise(9600, 2), 16_000)
-    device.feedback(after.utterance_id, Corrected("stop the babyccino"))
-    device.feedback(after.utterance_id, Corrected("stop the zugzwang"))
+    after = heard(device, 2)
+    device.feedback(after, Corrected("stop the babyccino"))
+    device.feedback(after, Corrected("stop the zugzwang"))
     assert device._model_state.given == {"zugzwang": 1}
     device.withdraw("words")
     assert device._model_state.given == {}
     assert device._store.get("counts", "given") is None
     device.agree("words")
-    device.feedback(after.utterance_id, Corrected("stop the zugzwang at once"))
+    device.feedback(after, Corrected("stop the zugzwang at once"))
     assert device._model_state.given == {}, "what was withdrawn stays withdrawn"
 
 
@@ -152,52 +160,39 @@ def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) ->
 def test_words_need_no_other_consent(device: Device, others: tuple[Stream, ...]) -> None:
     device.withdraw(*others)
     device.agree("words")
-    device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
+    tell(device, 1, ZUGZWANG)
     assert device._model_state.given == {"zugzwang": 1}
 
 
 def test_words_that_an_app_does_not_share_are_not_noted(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(share_words=False)) as device:
         device.agree("words")
-        device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
+        tell(device, 1, ZUGZWANG)
         assert device._model_state.given == {}
         assert "never sent but for" in device.learned().describe()[1]
 
 
-def test_words_given_outlive_the_process_and_are_forgotten(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        device.agree("words")
-        device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
-    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        assert device._model_state.given == {"zugzwang": 1}
-        device.forget()
-        assert device._model_state.given == {}
-        assert device._store.names("counts") == []
-    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        assert device._model_state.given == {}
-
-
 def test_without_counting_nothing_is_counted(device: Device) -> None:
     device.withdraw("counting")
-    silent = device.recognize(noise(9600, 1), 16_000)
-    device.feedback(silent.utterance_id, Corrected("turn on the light"))
+    silent = heard(device)
+    device.feedback(silent, LIGHT)
     assert device.learned().utterances == 0
     device.agree("counting")
-    device.feedback(silent.utterance_id, Corrected("turn on the light"))
+    device.feedback(silent, LIGHT)
     assert device.learned().utterances == 0, "what was never counted is not mended"
-    device.recognize(noise(9600, 2), 16_000)
+    heard(device, 2)
     assert device.learned().utterances == 1
 
 
 def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> None:
-    early = device.recognize(noise(9600, 1), 16_000)
-    device.feedback(early.utterance_id, Corrected("turn on the light"))
+    early = heard(device)
+    device.feedback(early, LIGHT)
     device.withdraw("learning")
     assert device.learn().stopped == "the user has not agreed to learning"
-    late = device.recognize(noise(9600, 2), 16_000)
+    late = heard(device, 2)
     assert {len(example.features) for example in device._recent._examples.values()} == {0}
     device.agree("learning")
-    device.feedback(late.utterance_id, Corrected("stop the radio"))  # still mends the counts
+    device.feedback(late, Corrected("stop the radio"))  # still mends the counts
     assert device.learn().utterances == 0
     taught(device, 3)
     assert device.student.steps == 1
@@ -205,7 +200,7 @@ def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> 
 
 def test_learning_under_way_stops_between_utterances(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(4):
-        device.feedback(device.recognize(noise(9600, seed), 16_000).utterance_id, Corrected("turn on the light"))
+        tell(device, seed)
     asked = []
 
     def withdraw_at_the_second() -> bool:
