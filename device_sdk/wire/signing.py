@@ -6,9 +6,7 @@ too, so that a server can check who sends before it reads what is sent."""
 
 from __future__ import annotations
 
-from hashlib import sha256
-
-__all__ = ["DEVICE", "BODY_DIGEST", "NONCE", "SIGNATURE", "TIMESTAMP", "signed_bytes", "signed_digest"]
+__all__ = ["DEVICE", "BODY_DIGEST", "NONCE", "SIGNATURE", "TIMESTAMP", "signed_digest"]
 
 DEVICE = "X-Idiolect-Device"
 BODY_DIGEST = "X-Idiolect-Body-Digest"
@@ -18,12 +16,7 @@ SIGNATURE = "X-Idiolect-Signature"
 TIMESTAMP = "X-Idiolect-Timestamp"
 
 
-def signed_bytes(method: str, path: str, round_id: str | None, body: bytes, nonce: str, timestamp: int) -> bytes:
-    """The canonical request. timestamp: seconds since the epoch."""
-    return signed_digest(method, path, round_id, sha256(body).hexdigest(), nonce, timestamp)
-
-
 def signed_digest(method: str, path: str, round_id: str | None, digest: str, nonce: str, timestamp: int) -> bytes:
-    """The canonical request, of a body that has this SHA-256, in hexadecimal digits."""
+    """The canonical request. digest: the body's SHA-256, in hexadecimal digits; timestamp: seconds since the epoch."""
     fields = ("idiolect-v1", method.upper(), path, round_id or "-", digest, nonce, str(timestamp))
     return "\n".join(fields).encode()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.wire.messages import Problem
-from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_digest
 from server.aggregation.weights_file import parse_weights
 from server.rate_limit import Rate
 from server.registry.initial import InitialModel
@@ -119,7 +119,7 @@ class Party:
         self, method: str, path: str, round_id: str | None, body: bytes, *, at: float | None = None
     ) -> dict[str, str]:
         nonce, stamp = secrets.token_hex(12), int(time.time() if at is None else at)
-        signature = self.key.sign(signed_bytes(method, path, round_id, body, nonce, stamp))
+        signature = self.key.sign(signed_digest(method, path, round_id, sha256(body).hexdigest(), nonce, stamp))
         return {
             DEVICE: self.id,
             NONCE: nonce,

@@ -3,6 +3,8 @@ from __future__ import annotations
 import base64
 import copy
 import json
+from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +35,20 @@ from device_sdk.wire.messages import (
     Marginals,
     RoundOffer,
 )
+from tests.device_sdk.devices import KEY
 
-KEY = bytes(range(32))
 URL = "http://server.test"
 
 
 @pytest.fixture
 def store(tmp_path: Path):
-    opened = Store(tmp_path, KEY)
-    yield opened
-    opened.close()
+    with closing(Store(tmp_path, KEY)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def who(store: Store) -> identity.Identity:
+    return identity.keep_id(store, identity.create(store, URL), "device-1")
 
 
 class Answers:
@@ -72,8 +78,7 @@ def problem(status: int, code: str = "round_closed") -> httpx.Response:
     return httpx.Response(status, json={"version": 1, "code": code, "detail": "it is over", "field": "round_id"})
 
 
-def enrolled(store: Store) -> identity.Identity:
-    return identity.keep_id(store, identity.create(store, URL), "device-1")
+REPORT = Outgoing("report-1", URL, "deltas", "round-3", bytes(100))
 
 
 def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
@@ -93,8 +98,7 @@ def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
         identity.load(store, URL)
 
 
-def test_signed_requests_can_be_verified(store: Store) -> None:
-    who = enrolled(store)
+def test_signed_requests_can_be_verified(who: identity.Identity) -> None:
     report = Outgoing("report-1", URL, "marginals", "round-3", b'{"a":1}')
     server = Answers(receipt("report-1"))
     client = server.client()
@@ -103,41 +107,34 @@ def test_signed_requests_can_be_verified(store: Store) -> None:
     assert request.url.path == "/v1/rounds/round-3/marginals"
     assert request.content == report.body
     assert request.headers[signing.DEVICE] == "device-1"
-    message = signing.signed_bytes(
-        "POST",
-        request.url.path,
-        "round-3",
-        request.content,
-        request.headers[signing.NONCE],
-        int(request.headers[signing.TIMESTAMP]),
-    )
+    digest, stamp = sha256(request.content).hexdigest(), int(request.headers[signing.TIMESTAMP])
+    assert request.headers[signing.BODY_DIGEST] == digest
+    nonce = request.headers[signing.NONCE]
+    message = signing.signed_digest("POST", request.url.path, "round-3", digest, nonce, stamp)
     public = Ed25519PublicKey.from_public_bytes(base64.b64decode(who.public_key))
     public.verify(base64.b64decode(request.headers[signing.SIGNATURE]), message)
     assert client.bytes_up == len(report.body)
     assert client.bytes_down > 0
 
 
-def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(store: Store) -> None:
-    who = enrolled(store)
-    report = Outgoing("report-1", URL, "deltas", "round-3", bytes(100))
+def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(who: identity.Identity) -> None:
     server = Answers(httpx.ReadTimeout("lost"), httpx.Response(503), receipt("report-1", duplicate=True))
-    assert server.client().report(who, report).duplicate
-    assert [request.content for request in server.requests] == [report.body] * 3
+    assert server.client().report(who, REPORT).duplicate
+    assert [request.content for request in server.requests] == [REPORT.body] * 3
     assert len({request.headers[signing.NONCE] for request in server.requests}) == 3
     assert len(server.pauses) == 2
     assert 0 < server.pauses[0] < server.pauses[1] * 2 + 1
 
 
-def test_a_server_that_is_asked_too_often_is_left_alone_as_long_as_it_wants(store: Store) -> None:
-    who, report = enrolled(store), Outgoing("report-1", URL, "deltas", "round-3", bytes(100))
+def test_a_server_that_is_asked_too_often_is_left_alone_as_long_as_it_wants(who: identity.Identity) -> None:
     limited = [httpx.Response(429, headers={"Retry-After": told}) for told in ("20", "soon")]
     server = Answers(*limited, receipt("report-1"))
-    server.client().report(who, report)
+    server.client().report(who, REPORT)
     assert 20 < server.pauses[0] < 21.1
     assert server.pauses[1] < 3
     server = Answers(httpx.Response(429, headers={"Retry-After": "3600"}))
     with pytest.raises(CheckInError, match=r"a pause of 3600 s .*everything is kept"):
-        server.client().report(who, report)
+        server.client().report(who, REPORT)
     assert server.pauses == []
 
 
@@ -152,37 +149,25 @@ def test_a_server_that_is_asked_too_often_is_left_alone_as_long_as_it_wants(stor
         ([httpx.Response(200, json={"version": 2})], r"CheckedIn\."),
     ],
 )
-def test_errors_name_the_url(store: Store, answers: list[Any], words: str) -> None:
-    who = enrolled(store)
+def test_errors_name_the_url(who: identity.Identity, answers: list[Any], words: str) -> None:
     message = CheckIn(device_id="d", bundle_format=1, model_version="m", marginals_version=0, words_digest="w")
     with pytest.raises(CheckInError, match=words):
         Answers(*answers).client().check_in(who, message)
 
 
-def test_a_refusal_is_whole_after_it_was_copied(store: Store) -> None:
+def test_what_is_no_receipt(who: identity.Identity) -> None:
     with pytest.raises(Refused) as raised:
-        Answers(problem(409)).client().report(enrolled(store), Outgoing("mine", URL, "marginals", "r", b"{}"))
+        Answers(problem(409)).client().report(who, REPORT)
     other = copy.copy(raised.value)
-    assert (str(other), other.status, other.code) == (str(raised.value), 409, "round_closed")
-
-
-def test_a_receipt_for_something_else_is_no_receipt(store: Store) -> None:
+    assert (str(other), other.status, other.code) == (str(raised.value), 409, "round_closed"), "it is whole as a copy"
     with pytest.raises(CheckInError, match="receipt: found report 'other'"):
-        Answers(receipt("other")).client().report(enrolled(store), Outgoing("mine", URL, "marginals", "r", b"{}"))
+        Answers(receipt("other")).client().report(who, REPORT)
 
 
 @pytest.mark.parametrize("url", ["ftp://server.test", "no address", "http://[::bad"])
 def test_unusable_addresses(url: str) -> None:
     with pytest.raises(CheckInError, match=r"expected http|not a usable"):
         Client(url)
-
-
-def test_enrolment_sends_the_public_key(store: Store) -> None:
-    who = identity.create(store, URL)
-    server = Answers(httpx.Response(200, json={"version": 1, "device_id": "device-9"}))
-    assert server.client().enrol("secret", who) == "device-9"
-    assert json.loads(server.requests[0].content) == {"version": 1, "token": "secret", "public_key": who.public_key}
-    assert signing.SIGNATURE not in server.requests[0].headers
 
 
 def cache(pending: list[float], utterances: int = 3) -> MarginalCache:
@@ -193,8 +178,7 @@ def cache(pending: list[float], utterances: int = 3) -> MarginalCache:
 OFFER = RoundOffer(round_id="round-1", model_version="m1", closes_in_seconds=60)
 
 
-def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store) -> None:
-    who = enrolled(store)
+def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store, who: identity.Identity) -> None:
     before = cache([0.0, 3.0, 0.5, 0.25])
     after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), OfferBounds(), before)
     assert after.pending.sum() == 0
@@ -213,9 +197,9 @@ def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store)
     assert restored_counts(store, other, report) is other
 
 
-def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
+def test_mode_paper_sends_every_count_so_far(store: Store, who: identity.Identity) -> None:
     """Without a bound, and again in every round; what a server refuses is counted once all the same."""
-    who, plan = enrolled(store), MarginalPlan(mode="paper")
+    plan = MarginalPlan(mode="paper")
 
     def counts(round_id: str, pending: list[float]) -> tuple[dict[int, int], MarginalCache]:
         offer = OFFER.model_copy(update={"round_id": round_id})
@@ -234,33 +218,27 @@ def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
     assert counts("round-4", [1.0, 0.0, 0.0])[0] == {0: 256}
 
 
-def test_nothing_to_say_sends_nothing(store: Store) -> None:
+def test_nothing_to_say_sends_nothing(store: Store, who: identity.Identity) -> None:
     before = cache([0.0, 0.0])
-    who = enrolled(store)
     assert enqueue_marginals(store, who, OFFER, MarginalPlan(), OfferBounds(), before) is before
-    assert waiting(store, URL) == []
-    assert has_reported(store, who, "round-1", "marginals")
+    assert waiting(store, URL) == [] and has_reported(store, who, "round-1", "marginals")
 
 
-def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store) -> None:
-    who = enrolled(store)
-    plan = MarginalPlan(trust="local", max_weight=1e-4)
+def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store, who: identity.Identity) -> None:
     for number, pending in enumerate(([0.0] * 200, [1.0] * 200)):
-        enqueue_marginals(
-            store, who, OFFER.model_copy(update={"round_id": f"r{number}"}), plan, OfferBounds(), cache(pending)
-        )
+        offer = OFFER.model_copy(update={"round_id": f"r{number}"})
+        plan = MarginalPlan(trust="local", max_weight=1e-4)
+        enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending))
     silent, spoke = (MarginalReport.model_validate_json(report.body) for report in waiting(store, URL))
     assert silent.utterances == spoke.utterances == 0
     assert len(silent.counts) > 100
 
 
-def test_the_delta_is_drawn_once(store: Store) -> None:
-    who = enrolled(store)
+def test_the_delta_is_drawn_once(store: Store, who: identity.Identity) -> None:
     base = {"b": np.zeros(4, np.float32), "a": np.zeros((2, 2), np.float32)}
     local = {name: array + 1 for name, array in base.items()}
-    enqueue_delta(
-        store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), OfferBounds(), difference(local, base), 7
-    )
+    noisy, delta = DeltaPlan(clip_norm=0.5, noise_stddev=0.1), difference(local, base)
+    enqueue_delta(store, who, OFFER, noisy, OfferBounds(), delta, 7)
     (first,), (second,) = waiting(store, URL), waiting(store, URL)
     assert first.body == second.body
     size = int.from_bytes(first.body[:8], "little")
@@ -268,13 +246,12 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     assert (header.report_id, header.utterances, header.model_version) == (first.report_id, 7, "m1")
     tensors = load(first.body)
     assert {name: array.shape for name, array in tensors.items()} == {"a": (2, 2), "b": (4,)}
-    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), OfferBounds(), difference(local, base), 7)
+    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), OfferBounds(), delta, 7)
     plain = load(waiting(store, URL)[1].body)
     np.testing.assert_allclose(plain["b"], 0.5 / np.sqrt(8), rtol=1e-6)
 
 
-def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store) -> None:
-    who = enrolled(store)
+def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, who: identity.Identity) -> None:
     for name in ("one", "two", "three", "four"):
         keep(store, Outgoing(name, URL, "marginals", "round-1", name.encode(), b"held " + name.encode()))
     returned: list[bytes] = []
@@ -324,7 +301,4 @@ def published(values: list[float], digest: str = "digest") -> Marginals:
 def test_marginals_that_cannot_be_used(message: Marginals, words: str) -> None:
     with pytest.raises(CheckInError, match=words):
         decode_marginals(message, "digest", 2)
-
-
-def test_marginals_are_read() -> None:
     np.testing.assert_array_equal(decode_marginals(published([0.25, 0.75]), "digest", 2), [0.25, 0.75])
