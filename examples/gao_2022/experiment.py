@@ -18,8 +18,7 @@ from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.corpora.partitions import cross_silo, local_tests, speakers_together, warm_up_split
 from server.lab.simulation.engine.population import Arrays
-from server.lab.simulation.engine.rounds import engine
-from server.lab.simulation.engine.run import run
+from server.lab.simulation.engine.rounds import engine, run_rounds
 from server.lab.simulation.engine.state import State
 from server.lab.simulation.engine.tasks import SpeechCTC, summary
 from server.lab.simulation.progress import Tell
@@ -105,7 +104,7 @@ class Experiment:
 
             begin = None if recipe.scratch else self.central("warm-up", language, seed)
             folder = self.work / "states" / f"{recipe.name}-{language}-{seed}-{digest(recipe)}"
-            state = run(plan, folder, begin, watch, save_every=5)
+            state = run_rounds(plan, folder, begin, watch, save_every=5)
             weights, losses = state.weights, [entry["loss"] for entry in state.history]
         parts, task = self.parts(language, seed), self.task(language, seed)
         error = summary(scores(task, weights, [[each] for each in parts.tested]))["error"]

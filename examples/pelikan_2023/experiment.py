@@ -19,8 +19,7 @@ from examples.runner import digest, kept, kept_weights
 from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
-from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters
-from server.lab.simulation.engine.run import run
+from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters, run_rounds
 from server.lab.simulation.engine.settings import EngineSettings
 from server.lab.simulation.engine.state import State, spent
 from server.lab.simulation.engine.tasks import SpeechCTC, summary
@@ -113,7 +112,7 @@ class Experiment:
 
             folder = self.work / "states" / f"{recipe.name}-{seed}-{digest(recipe)}"
             try:
-                state = run(plan, folder, weights, watch, save_every=10)
+                state = run_rounds(plan, folder, weights, watch, save_every=10)
             except Diverged as error:
                 state, diverged = error.state, error.state.number + 1
             weights, history, privacy = state.weights, state.history, spent(settings, state)

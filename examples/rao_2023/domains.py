@@ -8,12 +8,11 @@ voices are disjoint too, so a test hears neither words in their order nor people
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from device_sdk.errors import DataError
 from server.lab.corpora.acoustics import GENTLE, Ranges, draw_scene
 from server.lab.corpora.grammar import assign
 from server.lab.corpora.made import Person
+from server.lab.corpora.readers import read_jsonl
 from server.lab.corpora.utterance import clean
 from server.lab.corpora.voices import Voice
 from server.lab.training.pieces import read_sentences
@@ -82,7 +82,7 @@ def general(data: Path, longest: int, turns: int, least: int = 3) -> Domain:
     def kept(lines: Iterable[str]) -> list[str]:
         return [text for text in dict.fromkeys(lines) if 3 <= len(text.split()) <= longest and text not in known]
 
-    meetings = _rows(data / "ami" / "meetings.jsonl", "a meeting a line, with turns")
+    meetings = read_jsonl(data / "ami" / "meetings.jsonl")
     said = kept(clean(turn["text"]) for meeting in meetings for turn in meeting["turns"])[:turns]
     texts = list(dict.fromkeys([*said, *kept(read_sentences(data / "slurp" / "lm.txt"))]))
     return _domain("general", map(Sentence, texts), texts, least, _GENERAL_VARIANTS, QUIET)
@@ -117,7 +117,7 @@ def read_requests(data: Path) -> list[Sentence]:
     naming file and line."""
     path = data / "slurp" / "devel.jsonl"
     found: dict[str, Sentence] = {}
-    for number, row in enumerate(_rows(path, "one of SLURP's sentences a line"), 1):
+    for number, row in enumerate(read_jsonl(path), 1):
         try:
             words = [token["surface"] for token in row["tokens"]]
             slots: dict[str, str] = {}
@@ -147,18 +147,6 @@ def people(domain: Domain, stage: Stage, count: int, generator: np.random.Genera
         voice = Voice("en-us", variant, pitch=pitch, rate=rate, pitch_range=spread, tract=tract)
         found.append(Person(f"{domain.name}-{stage}-{number:04d}", voice, draw_scene(generator, domain.scenes), None))
     return tuple(found)
-
-
-def _rows(path: Path, expected: str) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; expected {expected}")
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error}); expected {expected}") from error
-    return rows
 
 
 def newly_frequent(before: Iterable[str], now: Iterable[str], factor: float = 5.0, least: int = 3) -> frozenset[Ngram]:

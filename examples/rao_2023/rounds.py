@@ -33,7 +33,7 @@ from device_sdk.learning.teacher import follow
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import NBest, nbest
 from examples.rao_2023.methods import CohortSettings, Method, TextModel, teacher_labels
-from examples.rao_2023.speech import Clip
+from examples.rao_2023.speech import Clip, Said
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
 from server.aggregation import optimizers
@@ -71,8 +71,8 @@ def learn(
     base: Arrays,
     method: Method,
     settings: CohortSettings,
-    said: Sequence[Clip],
-    remembered: Sequence[Clip],
+    said: Said | list[Clip],
+    remembered: Said | list[Clip],
     known: Knowledge,
     seed: int,
     watch: Callable[[int, RNNT], float | None] = lambda *_: None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ class Clip:
     person: str
 
 
-class Said(Sequence[Clip]):
+class Said:
     """What the people of the stage that learns say, in the order of time: every clip by a random one of them, a random
     sentence.
 
@@ -45,21 +44,9 @@ class Said(Sequence[Clip]):
         self.cast = people(domain, "learn", persons, _generator(domain, "learn", seed))
         self._held: dict[int, list[Clip]] = {}
 
-    def __len__(self) -> int:
-        return self.total
-
-    @overload
-    def __getitem__(self, index: int) -> Clip: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Clip]: ...
-
-    def __getitem__(self, index: int | slice) -> Clip | list[Clip]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(self.total))]
-        if not 0 <= index < self.total:
-            raise IndexError(index)
-        return self._chunk(index // self.CHUNK)[index % self.CHUNK]
+    def __getitem__(self, places: slice) -> list[Clip]:
+        every = range(*places.indices(self.total))
+        return [self._chunk(place // self.CHUNK)[place % self.CHUNK] for place in every]
 
     def _chunk(self, number: int) -> list[Clip]:
         if number not in self._held:

@@ -14,7 +14,6 @@ from device_sdk.commands.output import deliver, print_table, write_file
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from server.lab.simulation.process import Address
     from server.lab.simulation.progress import Shown
 
 __all__ = ["command"]
@@ -78,8 +77,8 @@ def command(
         console.print(f"Dashboard of these rounds: {again}, then http://127.0.0.1:8470/dashboard", soft_wrap=True)
 
 
-def _announce(address: Address) -> None:
-    typer.echo(f"dashboard, while the devices learn: {address.url} (operator token {address.operator_token})", err=True)
+def _announce(url: str, token: str) -> None:
+    typer.echo(f"dashboard, while the devices learn: {url} (operator token {token})", err=True)
 
 
 PARTS = {"all": "all", "last": "last round", "heldout": "held out"}

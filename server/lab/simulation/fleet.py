@@ -44,8 +44,6 @@ from server.operators.client import OperatorClient
 from server.plans.optimizer import OptimizerSettings
 from server.plans.round import RoundSettings
 
-__all__ = ["SimulationSettings", "Task", "describe", "listen", "round_settings", "run_task", "saw", "start_worker"]
-
 LEARNING = LearningSettings(passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
 """Of every device: four bold steps an utterance, since a round has few."""
 DELTAS = DeltaPlan(clip_norm=2.0, noise_stddev=5e-5)
@@ -117,7 +115,8 @@ _tell: Callable[[Any], None] = lambda message: None  # noqa: E731
 
 
 def start_worker(queue: Any) -> None:
-    """Called once in every worker process; progress goes to ``queue``, one entry an utterance."""
+    """Called once in every worker process; progress goes to ``queue``, one entry an utterance, and (url of the
+    dashboard, the operator's token) once the server whose state is kept has come up."""
     global _tell
     _tell = queue.put
 
@@ -136,7 +135,8 @@ def run_task(task: Task) -> Run:
             place = task.folder / "server" if task.keep is None else Path(task.keep)
             server = stack.enter_context(ServerProcess(place, task.settings.bundle))
             if task.keep is not None:
-                _tell(server.keep_tokens())
+                server.keep_tokens()
+                _tell((f"{server.url}/dashboard", server.operator_token))
         for number in range(task.settings.shape.rounds):
             moved = [[0, 0] for _ in fleet]
             for place, voice, each in zip(_folders(task), fleet, moved, strict=True):
@@ -151,7 +151,7 @@ def run_task(task: Task) -> Run:
                 epsilon = server.operator.get("privacy")["streams"]
                 for stream, entry in epsilon.items():
                     spent.setdefault(stream, []).append(float(entry["epsilon"]))
-                traffic += [Traffic(voice.name, number, *each) for voice, each in zip(fleet, moved, strict=True)]
+                traffic += [Traffic(number, *each) for each in moved]
         recognizer = _published(bundle, server, condition)
     for voice in task.population.heldout:
         outcomes += listen(recognizer, voice, lexicon)

@@ -12,8 +12,6 @@ from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from server.lab.simulation.population import Recording
 from server.lab.statistics import paired_bootstrap
 
-__all__ = ["CONDITIONS", "Condition", "Outcome", "Run", "Traffic", "against_frozen", "figures", "rate", "score"]
-
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -72,7 +70,6 @@ class Outcome:
 class Traffic:
     """Bytes of one device's check-ins around one round, bodies and headers that our messages fill."""
 
-    voice: str
     round: int
     up: int
     down: int

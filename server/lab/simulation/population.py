@@ -24,8 +24,6 @@ from server.lab.corpora.grammar import lexicon, sample
 from server.lab.corpora.made import Person, draw_people, made_utterance
 from server.lab.corpora.voices import VARIANTS, VoiceSet
 
-__all__ = ["Participant", "Population", "Recording", "Shape", "gather", "gather_all"]
-
 DEVICE_SHARE = 0.7
 """Of voices that the bundle's card does not know, the share that become devices; the others are held out."""
 

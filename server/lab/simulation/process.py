@@ -9,24 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from device_sdk.errors import StateError
 from server.operators.client import OperatorClient
 
-__all__ = ["Address", "ServerProcess"]
-
 START_SECONDS, STOP_SECONDS = 180.0, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a running server's dashboard is, and what opens it."""
-
-    url: str
-    operator_token: str
 
 
 class ServerProcess:
@@ -53,8 +42,7 @@ class ServerProcess:
     @property
     def environment(self) -> dict[str, str]:
         """Of the process: the one around it, with the tokens."""
-        own = {"IDIOLECT_ENROLMENT_TOKEN": self.token, "IDIOLECT_OPERATOR_TOKEN": self.operator_token}
-        return os.environ | own
+        return os.environ | {"IDIOLECT_ENROLMENT_TOKEN": self.token, "IDIOLECT_OPERATOR_TOKEN": self.operator_token}
 
     def start(self) -> None:
         """Starts the process, or starts it again over the same state after :meth:`stop`."""
@@ -91,12 +79,11 @@ class ServerProcess:
         self.process = None
         return status
 
-    def keep_tokens(self) -> Address:
-        """Writes both tokens beside the database, where ``idiolect serve`` looks for them; returns the address."""
+    def keep_tokens(self) -> None:
+        """Writes both tokens beside the database, where ``idiolect serve`` looks for them."""
         path = self.folder / "server.tokens.json"
         path.touch(mode=0o600)
         path.write_text(json.dumps({"enrolment_token": self.token, "operator_token": self.operator_token}) + "\n")
-        return Address(f"{self.url}/dashboard", self.operator_token)
 
     def __enter__(self) -> Self:
         self.start()

@@ -11,8 +11,6 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-__all__ = ["Shown", "Tell", "progress"]
-
 Tell = Callable[[str, int, int], None]
 """(what is being done, done, all)."""
 

@@ -13,8 +13,6 @@ from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate,
 from server.lab.statistics import in_percent
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
-__all__ = ["render"]
-
 TITLES: dict[Kind, str] = {"slot_error": "Slot error", "wer": "Word error"}
 PARTS = {"all": "devices, all rounds", "last": "devices, last round", "heldout": "held-out voices"}
 MEANINGS = {
@@ -188,13 +186,13 @@ def _bytes(document: dict[str, Any], runs: Sequence[Run], direction: str, verb: 
 def _privacy(document: dict[str, Any]) -> str:
     rows, shown = "", []
     for stream, entry in document["epsilon"].items():
-        value, by_round = entry.get("epsilon"), entry.get("per_round") or []
+        value, by_round = entry["epsilon"], entry["per_round"]
         told = "∞" if _unbounded(value) else f"{value:.4g}"
         told += f" at δ {entry['delta']:g}" if entry.get("delta") else ""
-        others = [escape(str(entry.get(key, "–"))) for key in ("adjacency", "sampling", "trust_model")]
+        others = [escape(entry[key]) for key in ("adjacency", "sampling", "trust_model")]
         cells = "".join(f"<td>{each}</td>" for each in (told, *others))
         rows += f"<tr><th>{escape(stream)}</th>{cells}</tr>"
-        if by_round and not any(map(_unbounded, by_round)):
+        if not any(map(_unbounded, by_round)):
             labels = [f"round {number + 1}" for number in range(len(by_round))]
             chart = lines([Line(stream, "both", by_round)], labels, "epsilon spent by a device, so far")
             shown.append(_figure(f"Epsilon of {stream}", chart))
@@ -208,7 +206,7 @@ def _privacy(document: dict[str, Any]) -> str:
 
 
 def _unbounded(value: Any) -> bool:
-    return value is None or isinstance(value, str) or not math.isfinite(value)
+    return isinstance(value, str) or not math.isfinite(value)
 
 
 def _device(document: dict[str, Any]) -> str:

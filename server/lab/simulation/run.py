@@ -17,19 +17,16 @@ from device_sdk.bundle import Bundle
 from server.lab.simulation.fleet import SimulationSettings, Task, describe, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
 from server.lab.simulation.population import Population, gather_all
-from server.lab.simulation.process import Address
 from server.lab.simulation.progress import Tell
-
-__all__ = ["document_of", "epsilon", "simulate"]
 
 
 def simulate(
     settings: SimulationSettings,
     tell: Tell = lambda what, done, total: None,
-    announce: Callable[[Address], None] = lambda address: None,
+    announce: Callable[[str, str], None] = lambda url, token: None,
 ) -> tuple[dict[str, Any], list[Run]]:
     """Runs everything and returns (document, runs): the JSON document and what it was computed from. announce: called
-    when the server whose state is kept has come up.
+    with the dashboard's address and the operator's token when the server whose state is kept has come up.
 
     Raises DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is.
     """
@@ -46,7 +43,7 @@ def _run_all(
     populations: dict[int, Population],
     folder: Path,
     tell: Tell,
-    announce: Callable[[Address], None],
+    announce: Callable[[str, str], None],
 ) -> list[Run]:
     keep = {("both", settings.seeds[0]): settings.keep}
     tasks = [
@@ -62,8 +59,8 @@ def _run_all(
     def listen() -> None:
         done = 0
         while (message := queue.get()) is not None:
-            if isinstance(message, Address):
-                announce(message)
+            if isinstance(message, tuple):
+                announce(*message)
             else:
                 done += 1
                 tell("devices", done, total)
@@ -120,15 +117,12 @@ def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
     Infinity is written as the string ``Infinity``, since JSON has no such number.
     """
-    streams: dict[str, dict[str, Any]] = {}
+    streams: dict[str, list[dict[str, Any]]] = {}
     for stream, entry in (item for run in runs if run.condition == "both" for item in run.epsilon.items()):
-        if entry.get("rounds") != 0 and (stream not in streams or _size(entry) > _size(streams[stream])):
-            streams[stream] = entry
-    return {stream: {key: _finite(value) for key, value in entry.items()} for stream, entry in streams.items()}
-
-
-def _size(entry: dict[str, Any]) -> float:
-    return math.inf if entry.get("epsilon") is None else float(entry["epsilon"])
+        if entry.get("rounds") != 0:
+            streams.setdefault(stream, []).append(entry)
+    largest = {stream: max(entries, key=lambda entry: float(entry["epsilon"])) for stream, entries in streams.items()}
+    return {stream: {key: _finite(value) for key, value in entry.items()} for stream, entry in largest.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -47,7 +47,7 @@ def test_slots_are_the_words_of_the_entities(data: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no such file"), ("{", "line 1: not JSON"), ('{"sentence": "a"}', "line 1: KeyError")],
+    [(None, "cannot be read"), ("{", "line 1: not JSON"), ('{"sentence": "a"}', "line 1: KeyError")],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, content: str | None, message: str) -> None:
     (tmp_path / "slurp").mkdir()

@@ -31,7 +31,7 @@ def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) ->
     told: list[tuple[int, int]] = []
     kept = Said(domain, 4, 7, 5, tmp_path, lambda *done: told.append(done))
     whole = kept[:]
-    assert len(kept) == len(whole) == 7 and told == [(number, 7) for number in range(1, 8)]
+    assert len(whole) == 7 and told == [(number, 7) for number in range(1, 8)]
     assert len(list(tmp_path.iterdir())) == 3
     passing = Said(domain, 4, 7, 5, None)
     assert same([*passing[4:], *passing[:4]], [*whole[4:], *whole[:4]])
@@ -41,8 +41,6 @@ def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) ->
     assert not same(Said(domain, 4, 7, 6, None)[:], whole), "another seed says something else"
     more = Said(domain, 4, 9, 5, tmp_path)
     assert same(more[:7], whole) and len(more[:]) == 9, "what was kept for fewer is no limit"
-    with pytest.raises(IndexError):
-        kept[7]
 
 
 def test_a_test_hears_everybody_and_every_sentence_in_turn(domain: Domain) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,15 @@ from server.aggregation.optimizers import update_norm
 from server.aggregation.ray_cluster import RayCluster
 from server.lab.simulation.engine.population import Arrays, Population, Task, cohort, load, steps
 from server.lab.simulation.engine.settings import EngineSettings
-from server.lab.simulation.engine.state import State, add_noise
+from server.lab.simulation.engine.state import State, add_noise, store
+from server.lab.simulation.engine.state import load as load_state
 from server.lab.simulation.engine.workers import Group, Loop, Sent, Worker, worker
 
 Vector = NDArray[np.float64]
 _HELD_OUT, _TORCH = 0x48, 0x70
+STATE = "state.safetensors"
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_NEVER = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +221,49 @@ def _times(total: DeltaSum, factor: float) -> DeltaSum:
         return total
     scaled = {name: values * np.float32(factor) for name, values in total.sum.items()}
     return DeltaSum(scaled, total.weight * factor, total.reports)
+
+
+def run_rounds(
+    plan: Engine,
+    folder: Path | None = None,
+    weights: Arrays | None = None,
+    watch: Callable[[State], None] = lambda _: None,
+    save_every: int = 1,
+) -> State:
+    """All rounds of the settings, from the folder's state where there is one. folder: None keeps nothing.
+
+    weights: to begin with. watch: called after every round. Between the saves nothing leaves this function, so a round
+    that is repeated after a kill has released nothing before. DataError: the folder holds a run with other settings.
+    """
+    keep_freed_memory()
+    digest = plan.settings.digest()
+    path = None if folder is None else folder / STATE
+    if path is not None and path.exists():
+        state = load_state(path, digest)
+    else:
+        state = init(plan, weights)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store(path, state, digest)  # with its key, before anything is noised
+    while state.number < plan.settings.rounds:
+        state = apply(plan, state)
+        watch(state)
+        if path is not None and (state.number % save_every == 0 or state.number == plan.settings.rounds):
+            store(path, state, digest)
+    return state
+
+
+def keep_freed_memory() -> bool:
+    """Have glibc keep what is freed for the next round: giving it back to the system and fetching it again takes up to
+    a third of a round of small networks. Holds for the whole process, whose memory then stays at its peak.
+
+    Returns False, and changes nothing, where there is no glibc.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):  # Windows, macOS, musl
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _NEVER) and mallopt(_MMAP_THRESHOLD, _NEVER))
 
 
 class RaySpread:

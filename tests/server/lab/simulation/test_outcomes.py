@@ -160,7 +160,7 @@ def document(seeds: int, slots: bool, spent: float = 2.0) -> tuple[dict[str, Any
                 for round_, voices in ((0, ("<ann>", "bob")), (1, ("<ann>", "bob")), (-1, ("held",)))
                 for voice in voices
             ]
-            moved = [Traffic("bob", round_, 1_500, 30_000) for round_ in (0, 1)] if condition.reports else []
+            moved = [Traffic(round_, 1_500, 30_000) for round_ in (0, 1)] if condition.reports else []
             runs.append(run(condition.name, outcomes, ledger, seed, moved))
     people = [tuple(Participant(name, ()) for name in names) for names in (("<ann>", "bob"), ("held",))]
     settings = SimulationSettings(seeds=tuple(range(seeds)), shape=Shape(rounds=2))

@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import resource, sys
-from server.lab.simulation.engine.run import keep_freed_memory
+from server.lab.simulation.engine.rounds import keep_freed_memory
 if "keep" in sys.argv and not keep_freed_memory():
     sys.exit(77)
 import numpy as np

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from server.lab.simulation.engine.rounds import Engine, engine, init
-from server.lab.simulation.engine.run import STATE, run
+from server.lab.simulation.engine.rounds import STATE, Engine, engine, init, run_rounds
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.lab.simulation.engine.state import load, store
 from tests.server.lab.simulation.engine.networks import made
@@ -35,7 +34,7 @@ def plan(settings: EngineSettings = SETTINGS) -> Engine:
 def go(folder: str) -> None:
     """All rounds in a folder."""
     torch.set_num_threads(1)
-    run(plan(), Path(folder))
+    run_rounds(plan(), Path(folder))
 
 
 def killed(folder: Path, chance: random.Random) -> int:
@@ -79,4 +78,4 @@ def test_killed_at_twenty_points(tmp_path: Path) -> None:
 def test_two_runs_share_no_noise(tmp_path: Path) -> None:
     """Each has a key of its own, whatever the seed."""
     short = plan(SETTINGS.model_copy(update={"rounds": 1}))
-    assert not same_bits(run(short), run(short))
+    assert not same_bits(run_rounds(short), run_rounds(short))
