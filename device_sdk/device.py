@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
@@ -82,8 +82,7 @@ class Device:
         self._visits = Visits()  # over a network: one check-in at a time, for which nothing else waits
         self._generator = np.random.default_rng()
         self._rescorer = rescorer or Rescorer(bundle, threads=settings.threads)
-        attempt = partial(_try, self._rescorer, settings)
-        self._model_state = ModelState(store, bundle, attempt)
+        self._model_state = ModelState(store, bundle, partial(_try, self._rescorer, settings))
         if settings.learning.teacher.schedule == "local":
             self._model_state.adopt_teacher(None)
         if settings.learning.subset == "adapters" and self._model_state.student.gradients is not None:
@@ -121,14 +120,10 @@ class Device:
         except BaseException:
             store.close()
             raise
-        model_state = device._model_state
+        found, kept, took = device._model_state, len(device._recent.kept()), 1000 * (time.monotonic() - begun)
         log.debug(
             "opened: model %s, %d steps, %d utterances counted, %d kept, in %d ms",
-            model_state.base.version,
-            model_state.student.steps,
-            model_state.cache.utterances,
-            len(device._recent.kept()),
-            1000 * (time.monotonic() - begun),
+            *(found.base.version, found.student.steps, found.cache.utterances, kept, took),
         )
         return device
 
@@ -157,19 +152,15 @@ class Device:
     ) -> RecognitionSession:
         """A session for audio of this rate (Hz); arguments as of ``Recognizer.session``."""
         self._check_open()
-        serving = self.settings.learning.serving
+        serving, recognizer, phrases = self.settings.learning.serving, self._recognizer(), hotwords_of(hotwords)
+        host = SessionHost(
+            check=self._check_open,
+            newest=self._recognizer,
+            serve=lambda result: serve(result, serving, self._generator),
+            heard=self._utterances.add,
+        )
         return RecognitionSession(
-            self._recognizer(),
-            sample_rate,
-            mix_down=mix_down,
-            endpointing=endpointing,
-            hotwords=hotwords_of(hotwords),
-            host=SessionHost(
-                check=self._check_open,
-                newest=self._recognizer,
-                serve=lambda result: serve(result, serving, self._generator),
-                heard=self._utterances.add,
-            ),
+            recognizer, sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=phrases, host=host
         )
 
     def recognize(
@@ -181,18 +172,16 @@ class Device:
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> Result:
         """The n-best list of a whole utterance; arguments as of ``Recognizer.recognize``."""
-        return recognize_whole(
-            lambda rate: self.session(rate, mix_down=mix_down, hotwords=hotwords), audio, sample_rate
-        )
+        open_session = partial(self.session, mix_down=mix_down, hotwords=hotwords)
+        return recognize_whole(open_session, audio, sample_rate)
 
     def feedback(self, utterance: Result | str, signal: Signal) -> None:
         """What the app saw its user do with a result, which it names by itself or by its ``utterance_id``.
 
         Late feedback is fine while the utterance is in memory; FeedbackError after. What it confirms (``Corrected``,
         ``Accepted``) is on the disk when this returns, where settings and user let it be kept. Several signals add up,
-        see :mod:`device_sdk.feedback.signals`. What was counted of the utterance is replaced by what they say of its
-        words (:func:`device_sdk.personalization.cache.confirmed_texts`). Where the utterance repeats another one, they
-        count for that one too.
+        see :mod:`device_sdk.feedback.signals`, and count for the utterance that this one repeats, too; what they say
+        of its words replaces what was counted (:func:`device_sdk.personalization.cache.confirmed_texts`).
         """
         self._check_open()
         if not isinstance(utterance, Result | str):
@@ -272,31 +261,27 @@ class Device:
             raise Postponed(f"check-in: not now: {why}; everything is kept for the next one")
         self._working.check()
         begun, settings = time.monotonic(), self.settings
-        client = url if isinstance(url, Client) else Client(url, plain_http=settings.plain_http)
-        try:
-            with self._visits.begin(settings.check_in_seconds) as permit:
-                try:
-                    report = run_session(
-                        client, token, self._model_state, self._recent, settings, self._trusted_root, self._working
-                    )
-                    permit.check()
-                    retry_window.note_answer(self._store, client.url, report.due_in_seconds, time.time())
-                except IdiolectError as error:
-                    took, kind = 1000 * (time.monotonic() - begun), type(error).__name__
-                    log.debug("check-in with %s failed after %d ms: %s", client.url, took, kind)
-                    permit.check()  # whatever goes wrong after the state was taken away comes of that
-                    if isinstance(error, CheckInError):
-                        retry_window.note_failure(self._store, client.url, time.time())
-                    raise
-            sent, took = len(report.sent), 1000 * (time.monotonic() - begun)
-            log.debug(
-                "check-in with %s: %d reports, %d bytes up, %d down, model new %s, in %d ms",
-                *(client.url, sent, report.bytes_up, report.bytes_down, report.new_model, took),
-            )
-            return report
-        finally:
-            if client is not url:
-                client.close()
+        given = nullcontext(url) if isinstance(url, Client) else Client(url, plain_http=settings.plain_http)
+        with given as client, self._visits.begin(settings.check_in_seconds) as permit:
+            try:
+                report = run_session(
+                    client, token, self._model_state, self._recent, settings, self._trusted_root, self._working
+                )
+                permit.check()
+                retry_window.note_answer(self._store, client.url, report.due_in_seconds, time.time())
+            except IdiolectError as error:
+                took, kind = 1000 * (time.monotonic() - begun), type(error).__name__
+                log.debug("check-in with %s failed after %d ms: %s", client.url, took, kind)
+                permit.check()  # whatever goes wrong after the state was taken away comes of that
+                if isinstance(error, CheckInError):
+                    retry_window.note_failure(self._store, client.url, time.time())
+                raise
+        sent, took = len(report.sent), 1000 * (time.monotonic() - begun)
+        log.debug(
+            "check-in with %s: %d reports, %d bytes up, %d down, model new %s, in %d ms",
+            *(client.url, sent, report.bytes_up, report.bytes_down, report.new_model, took),
+        )
+        return report
 
     def due_in_seconds(self, url: str | Client) -> float:
         """When the server at ``url`` wants this device, by its last answer or after as many failures; 0 is now."""
@@ -367,10 +352,7 @@ class Device:
 
         self._check_open()
         begun = time.monotonic()
-        self._working.check()
-        self._visits.end("the device was told to forget")
-        with self._working, self._guard:
-            self._visits.end("the device was told to forget")  # one that began meanwhile
+        with self._alone("the device was told to forget"):
             self._recent.clear()
             self._local.forget_evidence()
             try:
@@ -387,14 +369,10 @@ class Device:
         """
         self._working.check()
         if learn_seconds is not None and self.settings.learn and not self._store.closed:
-            try:
+            with self:
                 self.learn(learn_seconds)
-            finally:
-                self.close()
             return
-        self._visits.end("the device was closed")
-        with self._working, self._guard:
-            self._visits.end("the device was closed")
+        with self._alone("the device was closed"):
             self._kept.tidy()
             if count := self._recent.unlearned():
                 log.warning(
@@ -411,14 +389,21 @@ class Device:
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _check_open(self) -> None:
         if self._store.closed:
             raise SessionError("device: found it closed, expected open; call Device.open for another one")
+
+    @contextmanager
+    def _alone(self, why: str) -> Iterator[None]:
+        """Nothing else is under way; a check-in was ended, for this reason."""
+        self._working.check()
+        self._visits.end(why)
+        with self._working, self._guard:
+            self._visits.end(why)  # one that began meanwhile
+            yield
 
     def _recognizer(self) -> Recognizer:
         """The recognizer of the local weights, built again only after they changed, with the channel of now."""

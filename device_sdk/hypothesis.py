@@ -11,13 +11,11 @@ __all__ = ["Hypothesis", "Partial", "Result", "Scores", "Word"]
 class Scores:
     """Where a hypothesis' score came from. Every part is a natural logarithm (nats), before any weighting.
 
-    acoustic: log p(tokens | audio) of the transducer, all merged alignments that the beam kept.
-    ngram: log p(words </s>) of the n-gram; 0.0 where it has no share, or is not there. neural: the same of the neural
-        LM. Both with the letters of unlisted words, where the bundle's combination weighs these.
-    personal: sum over words of lambda * log(g(w) / u(w)), the marginal adaptation (Liu & Peng 2020, eq. 1), and
-    whatever else
-        of the user's own speech the combination weighs.
-    hotword: boost of completed hotwords.
+    acoustic: log p(tokens | audio) of the transducer, all merged alignments that the beam kept. ngram: log p(words
+    </s>) of the n-gram; 0.0 where it has no share, or is not there. neural: the same of the neural LM; both with the
+    letters of unlisted words, where the bundle's combination weighs these. personal: sum over words of lambda *
+    log(g(w) / u(w)), the marginal adaptation (Liu & Peng 2020, eq. 1), and whatever else of the user's own speech the
+    combination weighs. hotword: boost of completed hotwords.
     """
 
     acoustic: float
@@ -29,11 +27,8 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word and when it was said.
-
-    start, end: seconds from the start of the audio. confidence: probability that it is right, in [0, 1]; 0 until the
-    utterance ended.
-    """
+    """One word. start, end: seconds from the start of the audio. confidence: probability that it is right, in [0, 1];
+    0 until the utterance ended."""
 
     text: str
     start: float
@@ -46,7 +41,7 @@ class Hypothesis:
     """One entry of an n-best list.
 
     tokens: sentence pieces, without blank, as they were decoded. Where a hotword was heard by another spelling, they
-        are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps to how the phrase is heard.
+    are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps to how the phrase is heard.
     score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's combination weights.
     confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the utterance ended.
     """
@@ -63,12 +58,9 @@ class Hypothesis:
 class Partial:
     """What is known while audio still arrives.
 
-    text: best hypothesis so far.
-    stable: the prefix of ``text`` that every hypothesis still in play shares; every later partial of the utterance
-    begins with it.
-    seconds: audio consumed so far.
-    endpoint: whether a rule found the utterance over, now or at an earlier moment of it; rule: its name, see
-    :class:`~device_sdk.decoding.Endpointing`.
+    text: best hypothesis so far. stable: the prefix of it that every hypothesis still in play shares; every later
+    partial of the utterance begins with it. seconds: audio consumed so far. endpoint: whether a rule found the
+    utterance over, now or at an earlier moment of it; rule: its name, see :class:`~device_sdk.decoding.Endpointing`.
     """
 
     text: str
@@ -82,10 +74,8 @@ class Partial:
 class Result:
     """The end of an utterance: its n-best list, best first, never empty.
 
-    utterance_id: names the utterance when feedback about it comes later.
-    seconds: length of the audio.
-    offset: seconds of audio that the session heard before this utterance. Words count from the utterance's own start;
-    in the stream, a word began at ``offset + word.start``.
+    utterance_id: names the utterance when feedback about it comes later. seconds: length of the audio. offset: seconds
+    of audio that the session heard before this utterance; in the stream, a word began at ``offset + word.start``.
     probability: with which the first hypothesis was put first; 1 for the best one, less where it was sampled.
     """
 

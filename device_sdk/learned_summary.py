@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from device_sdk.consent import STREAMS, Consent
+from device_sdk.consent import Consent
 from device_sdk.learning.memory import Recent
 from device_sdk.model_state import ModelState
 from device_sdk.state import records
@@ -28,11 +28,10 @@ class LearnedSummary:
     """What the device has learned, for its user to read; never what was said.
 
     utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
-    it counts of no public list. steps: taken since the model ``model_version`` came; rollbacks:
-    how often what they made was taken back. remembered: utterances in memory just now; kept: how many of them are on
-    the disk too, with their text. marginal_reports,
-    delta_reports, word_reports: sent so far, the last of new words; waiting: reports not sent yet. consent: what the
-    user has agreed to. channel_seconds: of speech that its mean over microphone and room is made of.
+    it counts of no public list. steps: taken since the model ``model_version`` came; rollbacks: how often what they
+    made was taken back. remembered: utterances in memory just now; kept: how many of them are on the disk too, with
+    their text. marginal_reports, delta_reports, word_reports: sent so far, the last of new words; waiting: not sent
+    yet. channel_seconds: of speech that its mean over microphone and room is made of.
     """
 
     utterances: int
@@ -43,22 +42,29 @@ class LearnedSummary:
     marginals_version: int
     marginal_reports: int
     delta_reports: int
-    rollbacks: int = 0
-    remembered: int = 0
-    waiting: int = 0
-    consent: Consent = field(default_factory=Consent)
-    word_reports: int = 0
-    channel_seconds: float = 0.0
-    kept: int = 0
+    rollbacks: int
+    remembered: int
+    waiting: int
+    consent: Consent
+    word_reports: int
+    channel_seconds: float
+    kept: int
 
     def describe(self) -> tuple[str, ...]:
         """The same in plain sentences."""
         often = ", ".join(f"{word} ({count:.0f})" for word, count in self.words) or "none yet"
-        agreed = [_STREAM[stream] for stream in STREAMS if getattr(self.consent, stream)]
-        refused = [_STREAM[stream] for stream in STREAMS if not getattr(self.consent, stream)]
+        agreed = ", ".join(what for stream, what in _STREAM.items() if getattr(self.consent, stream)) or "nothing"
+        refused = ", ".join(what for stream, what in _STREAM.items() if not getattr(self.consent, stream)) or "nothing"
+        named = " but for a few that you gave in corrections" if self.consent.words or self.word_reports else ""
+        kept, else_sent = "never on its disk", "never audio or text"
+        if self.kept:
+            kept = f"and of {_number(self.kept, 'utterance')} text and features are on its disk until it learned from "
+            kept += "them, a day at most, never audio"
+        if self.word_reports:
+            else_sent = f"and named new words in {_number(self.word_reports, 'report')}, never audio or sentences"
         sentences = [
             f"This device has counted the words of {_number(self.utterances, 'utterance')}; it hears most: {often}.",
-            f"{_number(self.unlisted, 'further word')} of no public list: counted here, {self._unlisted_fate()}.",
+            f"{_number(self.unlisted, 'further word')} of no public list: counted here, and never sent{named}.",
             f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
         ]
         if self.channel_seconds:
@@ -66,30 +72,14 @@ class LearnedSummary:
             sentences.append(f"It knows how its microphone, room and user sound on average, from {heard}.")
         if self.rollbacks:
             sentences.append(f"What it learned was taken back {_number(self.rollbacks, 'time')}, since it did harm.")
-        sentences += [
-            f"The sound of {_number(self.remembered, 'utterance')} is in its memory for a while, {self._sound_kept()}.",
+        return (
+            *sentences,
+            f"The sound of {_number(self.remembered, 'utterance')} is in its memory for a while, {kept}.",
             f"It has sent {_number(self.marginal_reports, 'bounded word count')} and "
-            f"{_number(self.delta_reports, 'bounded model change')}, {self._what_else()}; {self.waiting} wait.",
-            f"You agree to {_listed(agreed)}, and not to {_listed(refused)}.",
+            f"{_number(self.delta_reports, 'bounded model change')}, {else_sent}; {self.waiting} wait.",
+            f"You agree to {agreed}, and not to {refused}.",
             "All of this can be erased at once.",
-        ]
-        return tuple(sentences)
-
-    def _sound_kept(self) -> str:
-        if not self.kept:
-            return "never on its disk"
-        kept = f"and of {_number(self.kept, 'utterance')} text and features"
-        return f"{kept} are on its disk until it learned from them, a day at most, never audio"
-
-    def _unlisted_fate(self) -> str:
-        if not (self.consent.words or self.word_reports):
-            return "and never sent"
-        return "and never sent but for a few that you gave in corrections"
-
-    def _what_else(self) -> str:
-        if not self.word_reports:
-            return "never audio or text"
-        return f"and named new words in {_number(self.word_reports, 'report')}, never audio or sentences"
+        )
 
     def __str__(self) -> str:
         return " ".join(self.describe())
@@ -110,7 +100,7 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
         marginal_reports=int(records.read_number(store, "marginals_sent")),
         delta_reports=int(records.read_number(store, "deltas_sent")),
         rollbacks=model_state.watch.rollbacks,
-        remembered=sum(1 for each in recent.contents() if each.sound),
+        remembered=sum(each.sound for each in recent.contents()),
         waiting=len(store.names("outbox")),
         consent=model_state.consent,
         word_reports=int(records.read_number(store, "words_sent")),
@@ -121,7 +111,3 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
 
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "nothing"

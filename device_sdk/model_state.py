@@ -11,17 +11,15 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk import consent as consents
 from device_sdk.bundle import Bundle
 from device_sdk.bundle import weights as weight_files
 from device_sdk.consent import Consent, Stream
-from device_sdk.consent import from_bytes as consent_from_bytes
-from device_sdk.consent import to_bytes as consent_to_bytes
 from device_sdk.errors import BundleError, StateError
 from device_sdk.features import channel as channels
+from device_sdk.learning import guard
 from device_sdk.learning.delta import GradientSum, Measures, empty, measures_from_bytes, measures_to_bytes
 from device_sdk.learning.guard import Watch
-from device_sdk.learning.guard import from_bytes as guard_from_bytes
-from device_sdk.learning.guard import to_bytes as guard_to_bytes
 from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Arrays, Momentum
@@ -40,8 +38,8 @@ class ModelState:
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
     guard remembers of the student. proven: the last student that feedback has proven, with the same start; None for the
-    base. consent: the user's. given: in how many utterances the user gave each word that may
-    be named, since the last report. channel: what the frames that the device hears have in common.
+    base. given: in how many utterances the user gave each word that may be named, since the last report. channel: what
+    the frames that the device hears have in common.
     """
 
     base: Bundle
@@ -57,8 +55,7 @@ class ModelState:
 
     def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognize; called before
-        a new one of the app takes the place of what was learned. Raises StateError: damaged
-        state."""
+        a new one of the app takes the place of what was learned. Raises StateError: damaged state."""
         self.store, self.packaged, self._guard, self._attempt = store, packaged, store.guard, attempt
         self._digests: dict[str, str | None] = {}
         self.load()
@@ -89,8 +86,8 @@ class ModelState:
         self.base, self.student, self.cache, self.proven = base, student, cache, proven
         self._digests.clear()
         self.marginals_version, self.marginals = version, marginals
-        self.watch = guard_from_bytes(store.get("settings", "guard"))
-        self.consent = consent_from_bytes(store.get("settings", "consent"))
+        self.watch = guard.from_bytes(store.get("settings", "guard"))
+        self.consent = consents.from_bytes(store.get("settings", "consent"))
         self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
         self.channel = channels.from_bytes(store.get("counts", "channel"))
         if replaced:
@@ -184,10 +181,11 @@ class ModelState:
                 records.write_local(self.store, _local(student, self.base), self.base.weights)
                 self.store.put("settings", "measures", measures_to_bytes(student.measures, self.base.version))
                 if student.gradients is not None:
-                    self._write_gradients(student.gradients)
-                self.store.put("settings", "guard", guard_to_bytes(watch))
+                    self._write_gradients(student.gradients, self.base)
+                self.store.put("settings", "guard", guard.to_bytes(watch))
                 if proven is not self.proven:
-                    self._write_proven(proven)
+                    content = None if proven is None else (proven.weights, proven.utterances)
+                    records.write_proven(self.store, content, self.base.weights)
                 self.store.delete("kept", *learned_from)
             self.student, self.watch, self.proven = student, watch, proven
 
@@ -200,7 +198,7 @@ class ModelState:
                 records.drop(self.store, "gradients")
             else:
                 gradients = empty(self.base.architecture.parameter_shapes(), limit)
-                self._write_gradients(gradients)
+                self._write_gradients(gradients, self.base)
             self.store.delete("settings", "measures")
             self.student = replace(self.student, gradients=gradients, measures=Measures())
 
@@ -211,8 +209,8 @@ class ModelState:
         """
         if published is None and self.student.teacher_version is None:
             return
-        student = replace(self.student, teacher=self.student.weights, teacher_version=None)
-        student = _with_teacher(student, published, self.packaged)
+        own = replace(self.student, teacher=self.student.weights, teacher_version=None)
+        student = _with_teacher(own, published, self.packaged)
         with self._guard, self.store.transaction():
             records.write_published(self.store, published, "published_teacher")
             if published is None and (student.steps or student.start is not None):
@@ -226,12 +224,12 @@ class ModelState:
         old, new = ({name: each.weights[name] for name in self.student.weights} for each in (self.base, base))
         with self._guard:
             moved = self.student.steps or self.student.start is not None
-            student = rebased(self.student, old, new, keep) if moved else Student(new, new)
-            if self.student.teacher_version is not None:
-                student = replace(student, teacher=self.student.teacher, teacher_version=self.student.teacher_version)
-            if self.student.gradients is not None:  # those of the old base are of no use to the new one
+            student, before = rebased(self.student, old, new, keep) if moved else Student(new, new), self.student
+            if before.teacher_version is not None:
+                student = replace(student, teacher=before.teacher, teacher_version=before.teacher_version)
+            if before.gradients is not None:  # those of the old base are of no use to the new one
                 shapes = base.architecture.parameter_shapes()
-                student = replace(student, gradients=empty(shapes, self.student.gradients.limit))
+                student = replace(student, gradients=empty(shapes, before.gradients.limit))
             with self.store.transaction():
                 records.write_published(self.store, published)
                 records.drop_local(self.store)
@@ -242,9 +240,9 @@ class ModelState:
                 if proven is not None:
                     records.write_proven(self.store, (proven.weights, 0), base.weights)
                 if student.gradients is not None:
-                    records.write_gradients(self.store, _collected(student.gradients, base.version))
+                    self._write_gradients(student.gradients, base)
                 watch = replace(self.watch, served=1.0, drift=1.0, confirmed=0)
-                self.store.put("settings", "guard", guard_to_bytes(watch))
+                self.store.put("settings", "guard", guard.to_bytes(watch))
             self.base, self.student, self.watch, self.proven = base, student, watch, proven
             self._digests.pop("published", None)
 
@@ -306,16 +304,14 @@ class ModelState:
         records.write_start(self.store, student.weights, self.base.weights)
         self.commit_judged(student, self.watch, None if self.proven is None else student)
 
-    def _write_proven(self, proven: Student | None) -> None:
-        content = None if proven is None else (proven.weights, proven.utterances)
-        records.write_proven(self.store, content, self.base.weights)
-
-    def _write_gradients(self, gradients: GradientSum) -> None:
-        records.write_gradients(self.store, _collected(gradients, self.base.version))
+    def _write_gradients(self, gradients: GradientSum, base: Bundle) -> None:
+        assert gradients.limit is not None
+        total, utterances, limit = gradients.sum, gradients.utterances, gradients.limit
+        records.write_gradients(self.store, records.Collected(base.version, total, utterances, limit))
 
     def _keep_consent(self, consent: Consent) -> None:
         if consent != self.consent:
-            self.store.put("settings", "consent", consent_to_bytes(consent))
+            self.store.put("settings", "consent", consents.to_bytes(consent))
             self.consent = consent
 
 
@@ -348,11 +344,6 @@ def _with_gradients(student: Student, store: Store, base: Bundle) -> Student:
                 "folder to start afresh"
             )
     return replace(student, gradients=GradientSum(found.sum, found.utterances, found.limit))
-
-
-def _collected(gradients: GradientSum, base: str) -> records.Collected:
-    assert gradients.limit is not None
-    return records.Collected(base, gradients.sum, gradients.utterances, gradients.limit)
 
 
 def _local(student: Student, base: Bundle) -> records.Local:

@@ -8,7 +8,6 @@ import shutil
 import time
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self, Unpack
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -60,8 +59,7 @@ class Profiles:
 
     def __getitem__(self, name: str) -> Device:
         """The device of this user, as new where there was none. StateError: in use elsewhere, or damaged."""
-        device = self._devices.get(name)
-        if device is None:
+        if name not in self._devices:
             store = Store(*self._place(name))
             try:
                 if records.read_text(store, "profile") != name:
@@ -71,7 +69,7 @@ class Profiles:
                 store.close()
                 raise
             self._devices[name] = device
-        return device
+        return self._devices[name]
 
     def names(self) -> tuple[str, ...]:
         """The users that have a profile, sorted. StateError: one cannot be read, since another process uses it, say."""
@@ -103,9 +101,7 @@ class Profiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _place(self, name: str) -> tuple[Path, bytes]:

@@ -2,10 +2,8 @@
 
 Three comparisons of costs in [0, 1], each between two models on the same utterance, none of which had a step on it yet:
 
-- served: the local model, as it served, against the published one, by feedback that says what was right. Predict, then
-  learn.
+- served: the local model, as it served, against the published one, by feedback that says what was right.
 - drift: where no feedback does, the local model against the proven one, by the word errors that the proven one expects.
-  What its user confirmed is no drift, however far it is from what anybody else says.
 - withheld: the local model against itself as it was last checked, on utterances that are never learned from, by either.
 
 The proven model is the last one that served so many confirmed utterances in a row with nothing said against it; until
@@ -213,10 +211,10 @@ def divergence(readings: Sequence[Reading], settings: DivergenceSettings = Diver
     """Why the last ``window`` readings look like divergence, or None; None too while there are fewer.
 
     Labels that a model makes for itself grow shorter and stranger where the teacher follows the student at once (Rao et
-    al. 2023, table 5), while loss and gradient only fall. The published model, which does not move, shows it: it comes
-    to find the labels less likely than what it recognizes itself, while they lose words (or gain them, in loops).
-    Neither alone means harm: a model that learns its user well says what the published one did not expect, at its
-    length. A likelihood that is not finite counts as one that was left.
+    al. 2023, table 5), while loss and gradient only fall. The published model shows it: it finds the labels less likely
+    than what it recognizes itself, while they lose words (or gain them, in loops). Neither alone means harm: a model
+    that learns its user well says what the published one did not expect, at its length. A likelihood that is not finite
+    counts as one that was left.
     """
     recent = readings[-settings.window :]
     published = sum(reading.published_tokens for reading in recent)
