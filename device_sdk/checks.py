@@ -6,11 +6,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
-from types import NoneType
 
 from device_sdk.errors import ConfigurationError, StateError
-
-__all__ = ["NUMBER", "WHOLE", "NoneType", "check_choice", "check_interval", "check_intervals", "check_type", "reading"]
 
 NUMBER, WHOLE = Real, Integral
 """What counts as a number, and as a whole one: numpy's too."""

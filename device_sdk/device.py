@@ -10,13 +10,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 
 from device_sdk.audio.files import Audio
 from device_sdk.bundle import Bundle
-from device_sdk.checks import NUMBER, NoneType, check_type
+from device_sdk.checks import NUMBER, check_type
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, RecognitionSession, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
@@ -50,8 +51,6 @@ from device_sdk.utterances import Counting, Utterances
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.session import CheckInReport
-
-__all__ = ["Device"]
 
 log = logging.getLogger(__name__)
 

@@ -6,23 +6,6 @@ escapes it. Messages name the file or field, what was found, what was expected a
 
 from __future__ import annotations
 
-__all__ = [
-    "AudioError",
-    "BundleError",
-    "CheckInError",
-    "ConfigurationError",
-    "DataError",
-    "FeedbackError",
-    "IdiolectError",
-    "LearningError",
-    "MissingExtraError",
-    "Postponed",
-    "PrivacyError",
-    "ProtocolError",
-    "SessionError",
-    "StateError",
-]
-
 
 class IdiolectError(Exception):
     """Root of every error raised by idiolect."""

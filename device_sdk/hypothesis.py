@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Hypothesis", "Partial", "Result", "Scores", "Word"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scores:

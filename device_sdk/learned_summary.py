@@ -11,8 +11,6 @@ from device_sdk.learning.memory import Recent
 from device_sdk.model_state import ModelState
 from device_sdk.state import records
 
-__all__ = ["LearnedSummary", "summarize"]
-
 _STREAM = {
     "counting": "counting words",
     "learning": "learning from use",

@@ -19,8 +19,6 @@ from device_sdk.model_state import ModelState
 from device_sdk.runtimes.protocol import Training, Transducer
 from device_sdk.settings import DeviceSettings, Host
 
-__all__ = ["LocalLearning"]
-
 log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from device_sdk.personalization import cache as caches
 from device_sdk.personalization import given
 from device_sdk.state import Store, outbox, records
 
-__all__ = ["ModelState", "with_published"]
-
 log = logging.getLogger(__name__)
 
 

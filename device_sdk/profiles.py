@@ -23,8 +23,6 @@ from device_sdk.state import Store, records
 from device_sdk.state.files import checked_key
 from device_sdk.state.store import checked_folder
 
-__all__ = ["Profiles"]
-
 _FOLDER = "profiles"
 _LONGEST_NAME = 200
 

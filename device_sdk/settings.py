@@ -21,8 +21,6 @@ from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.runtimes.engine import Engine, Runtime, check_runtime
 from device_sdk.runtimes.onnxruntime import Precision, check_precision
 
-__all__ = ["DeviceSettings", "Host", "check_host"]
-
 _PARTS = (DecodingSettings, GuardSettings, LearningSettings, OfferBounds, RepetitionSettings)
 _KINDS: Mapping[str, tuple[type, str]] = {
     "bool": (bool, "True or False"),

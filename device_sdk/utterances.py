@@ -24,8 +24,6 @@ from device_sdk.personalization.given import given_words, regiven
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
 
-__all__ = ["Counting", "Utterances"]
-
 log = logging.getLogger(__name__)
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from device_sdk.audio.files import Audio, given_audio
 from device_sdk.audio.waveform import Resampler, check_waveform
 from device_sdk.bundle.bundle import WORD_START
-from device_sdk.checks import NoneType, check_type
+from device_sdk.checks import check_type
 from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths

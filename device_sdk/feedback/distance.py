@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["edit_distance", "similarity", "word_error_rate"]
-
 
 def edit_distance(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
     """Levenshtein distance of two sequences (of words, or of characters when given strings)."""

@@ -15,8 +15,6 @@ from itertools import chain, zip_longest
 from device_sdk.feedback.distance import similarity
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 
-__all__ = ["repair"]
-
 _WINDOWS = 3
 _STATES = 6
 _INSERTION = 0.3

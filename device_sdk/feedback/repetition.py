@@ -16,8 +16,6 @@ from device_sdk.checks import check_intervals
 from device_sdk.feedback.distance import similarity
 from device_sdk.feedback.signals import Accepted, Alternate, Corrected, Semantics, Signal
 
-__all__ = ["RepetitionSettings", "carried_back", "is_repetition", "likeness", "silence"]
-
 _LAG = 0.25
 """Seconds that recognition may come behind live speech."""
 

@@ -40,25 +40,6 @@ from device_sdk.feedback.distance import word_error_rate
 from device_sdk.feedback.slots import CostMode, SlotLexicon, named_slots, semantic_cost
 from device_sdk.transcripts import check_letters, transcript
 
-__all__ = [
-    "Accepted",
-    "Alternate",
-    "Cancelled",
-    "Corrected",
-    "CostFunction",
-    "Rating",
-    "Repeated",
-    "Semantics",
-    "Signal",
-    "Single",
-    "Together",
-    "check_costs",
-    "check_signal",
-    "combined",
-    "costs",
-    "parts",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:

@@ -16,8 +16,6 @@ from typing import Literal
 from device_sdk.errors import FeedbackError
 from device_sdk.transcripts import transcripts
 
-__all__ = ["CostMode", "Slot", "SlotLexicon", "named_slots", "read_slots", "semantic_cost", "slot_cost", "slot_errors"]
-
 Slot = tuple[str, str]
 """(type, value)."""
 

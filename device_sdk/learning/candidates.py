@@ -24,8 +24,6 @@ from device_sdk.feedback.signals import (
 from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, reinforce, total
 from device_sdk.learning.settings import LearningSettings
 
-__all__ = ["Candidates", "Heard", "gather", "objective"]
-
 _REPAIRS = 12
 _BLANK = 0
 

@@ -23,21 +23,6 @@ from device_sdk.privacy.clipping import clip
 if TYPE_CHECKING:  # learning starts without pydantic
     from device_sdk.wire.messages import DeltaPlan
 
-__all__ = [
-    "GradientSum",
-    "Measures",
-    "add",
-    "add_noise",
-    "bound",
-    "difference",
-    "empty",
-    "mean",
-    "measure",
-    "measures_from_bytes",
-    "measures_to_bytes",
-    "secret_gaussian",
-]
-
 _GRID = 1024
 """Grid steps to one standard deviation of the noise."""
 

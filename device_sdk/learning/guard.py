@@ -39,23 +39,6 @@ from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.learning.teacher import Hearing, Teacher, heard_of
 from device_sdk.runtimes.protocol import Transducer
 
-__all__ = [
-    "Comparison",
-    "DivergenceSettings",
-    "GuardSettings",
-    "Judge",
-    "Reading",
-    "Watch",
-    "capital",
-    "compare",
-    "divergence",
-    "from_bytes",
-    "harm",
-    "harm_withheld",
-    "to_bytes",
-    "watch_one",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:

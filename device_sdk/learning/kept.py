@@ -37,8 +37,6 @@ from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.personalization.cache import UtteranceCounts
 from device_sdk.state import Store
 
-__all__ = ["Kept", "confirmed", "from_bytes", "to_bytes"]
-
 log = logging.getLogger(__name__)
 
 _SIGNALS: Mapping[str, type[Single]] = {each.__name__: each for each in get_args(Single)}

@@ -25,8 +25,6 @@ from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.learning.teacher import Teacher, follow, heard_of
 from device_sdk.runtimes.protocol import Training
 
-__all__ = ["Outcome", "Student", "Trainer", "affordable", "learn_one", "rebased", "rehearse_one", "step_bytes"]
-
 Float = NDArray[np.float32]
 
 _PASSES, _CORRECTED_PASSES = 2, 4

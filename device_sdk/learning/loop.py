@@ -13,9 +13,6 @@ from device_sdk.errors import LearningError
 from device_sdk.learning.learner import Outcome, Student
 from device_sdk.learning.memory import Example
 
-__all__ = ["LearningReport", "learn", "not_started"]
-
-
 _COMMIT_EVERY = 8
 
 

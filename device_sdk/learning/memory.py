@@ -16,8 +16,6 @@ from device_sdk.feedback.signals import Signal, combined
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.personalization.cache import UtteranceCounts
 
-__all__ = ["Bounds", "Example", "Recent", "Remembered", "utterances"]
-
 _DAY = 86_400.0
 
 

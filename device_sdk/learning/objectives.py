@@ -21,8 +21,6 @@ from device_sdk.errors import LearningError
 from device_sdk.hypothesis import Result
 from device_sdk.learning.settings import Serving
 
-__all__ = ["Objective", "Tokens", "expected_cost", "label", "posterior", "reinforce", "serve", "total"]
-
 Tokens = tuple[int, ...]
 """A hypothesis' sentence pieces, without blank."""
 

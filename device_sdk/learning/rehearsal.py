@@ -24,8 +24,6 @@ from device_sdk.transcripts import check_letters, transcript
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["Transcribed", "is_due", "lesson", "rotation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Transcribed:

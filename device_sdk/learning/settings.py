@@ -8,18 +8,6 @@ from typing import Literal, get_args
 from device_sdk.bundle.subsets import SUBSETS, Subset
 from device_sdk.checks import check_choice, check_intervals
 
-__all__ = [
-    "SUBSETS",
-    "Labels",
-    "LearningSettings",
-    "MaskSettings",
-    "RehearsalSettings",
-    "Serving",
-    "StepSettings",
-    "Subset",
-    "TeacherSettings",
-]
-
 Labels = Literal["feedback", "teacher"]
 """Whose label an utterance with feedback gets, see :func:`device_sdk.learning.candidates.objective`. feedback: the
 teacher's, unless feedback speaks against it. teacher: the teacher's, always (Rao et al. 2023)."""

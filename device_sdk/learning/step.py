@@ -15,20 +15,6 @@ from device_sdk.bundle.subsets import factor_names
 from device_sdk.errors import LearningError
 from device_sdk.learning.settings import MaskSettings, StepSettings
 
-__all__ = [
-    "Arrays",
-    "Momentum",
-    "Scales",
-    "factor_scales",
-    "factorize",
-    "global_norm",
-    "mask",
-    "merge",
-    "precondition",
-    "scales",
-    "sgd",
-]
-
 Float = NDArray[np.float32]
 
 Arrays = Mapping[str, Float]

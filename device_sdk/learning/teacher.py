@@ -20,8 +20,6 @@ from device_sdk.learning.settings import TeacherSettings
 from device_sdk.learning.step import Arrays
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["Hearing", "Teacher", "follow", "heard_of", "log_likelihoods"]
-
 Double = NDArray[np.float64]
 
 Hearing = tuple[Heard, Callable[[Sequence[Tokens]], Double]]

@@ -19,8 +19,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_sdk.errors import StateError
 
-__all__ = ["MINIMUM_KEY_BYTES", "Cipher", "SealedFiles", "checked_key"]
-
 _NAME = re.compile(r"[0-9a-f]{32}\.sealed")
 
 

@@ -10,8 +10,6 @@ from typing import Literal
 from device_sdk.checks import reading
 from device_sdk.state import Store
 
-__all__ = ["Kind", "Outgoing", "discard", "keep", "one_by_one", "release", "waiting"]
-
 Kind = Literal["marginals", "deltas", "words"]
 
 

@@ -17,32 +17,6 @@ from device_sdk.checks import reading
 from device_sdk.errors import StateError
 from device_sdk.state.store import AFRESH, Store
 
-__all__ = [
-    "Collected",
-    "Local",
-    "Published",
-    "PublishedName",
-    "add_reported",
-    "drop",
-    "drop_local",
-    "read_gradients",
-    "read_local",
-    "read_marginals",
-    "read_number",
-    "read_proven",
-    "read_published",
-    "read_reported",
-    "read_text",
-    "write_gradients",
-    "write_local",
-    "write_marginals",
-    "write_number",
-    "write_proven",
-    "write_published",
-    "write_start",
-    "write_text",
-]
-
 _HALF = np.float32(np.finfo(np.float16).max)
 
 Arrays = Mapping[str, NDArray[np.float32]]

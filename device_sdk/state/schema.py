@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["COLUMNS", "FILES", "META", "TABLES", "Table", "content_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

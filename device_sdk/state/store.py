@@ -18,8 +18,6 @@ from device_sdk.permit import current
 from device_sdk.state.files import Cipher, SealedFiles
 from device_sdk.state.schema import META, TABLES
 
-__all__ = ["AFRESH", "FILED_BYTES", "SCHEMA_VERSION", "Store", "checked_folder"]
-
 SCHEMA_VERSION = 1
 AFRESH = "delete the state folder to start afresh"
 FILED_BYTES = 1 << 14
