@@ -59,35 +59,25 @@ def create_app(
     app.state.service = own
     for router in (*ROUTERS, dashboard.router):
         app.include_router(router)
-    app.add_exception_handler(Refusal, _refusal)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(DataError, _unstorable)
+    for kind in (Refusal, RequestValidationError, HTTPException, DataError):
+        app.add_exception_handler(kind, _refuse)
     app.add_middleware(Limited, buckets=own.address_rates, metrics=own.metrics)
     app.add_middleware(Watched, metrics=own.metrics)
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 
-async def _refusal(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return problem(error)
-
-
-async def _invalid(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][1:])[:200] or None
-    return problem(Refusal(422, "bad_request", f"{found_value(first)}{first['msg'][:300]}", field))
-
-
-async def _unstorable(_request: Request, _error: Exception) -> Response:
-    """A value that no column can hold or be compared with: PostgreSQL's text has no NUL."""
+async def _refuse(_request: Request, error: Exception) -> Response:
+    match error:
+        case Refusal():
+            return problem(error)
+        case RequestValidationError():
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"][1:])[:200] or None
+            return problem(Refusal(422, "bad_request", f"{found_value(first)}{first['msg'][:300]}", field))
+        case HTTPException():
+            codes = {404: "no_such_route", 405: "wrong_method"}
+            refusal = Refusal(error.status_code, codes.get(error.status_code, "http"), str(error.detail))
+            return problem(refusal, dict(error.headers or {}))
+    # DataError: a value that no column can hold or be compared with; PostgreSQL's text has no NUL.
     return problem(Refusal(422, "unstorable", "a text of this request holds what no database stores, such as NUL"))
-
-
-async def _http(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    codes = {404: "no_such_route", 405: "wrong_method"}
-    refusal = Refusal(error.status_code, codes.get(error.status_code, "http"), str(error.detail))
-    return problem(refusal, dict(error.headers or {}))

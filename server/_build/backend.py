@@ -17,14 +17,7 @@ from typing import Any
 
 from setuptools import build_meta
 
-__all__ = [
-    "build_editable",
-    "build_sdist",
-    "build_wheel",
-    "get_requires_for_build_editable",
-    "get_requires_for_build_sdist",
-    "get_requires_for_build_wheel",
-]
+__all__ = ["build_editable", "build_sdist", "build_wheel"]
 
 PACKAGES = ("export", "server")
 # What differs between the working tree and the staged copy.
@@ -36,26 +29,21 @@ REPLACEMENTS = (
 
 
 @contextmanager
-def staged() -> Iterator[None]:
+def stage_copy() -> Iterator[None]:
     """Runs its body inside a temporary copy of the project in the layout of an sdist."""
     project = Path.cwd()
     repository = project.parent
+    left_out = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "_build", "build", "dist")
     with tempfile.TemporaryDirectory(prefix="idiolect-server-") as name:
         stage = Path(name)
         for package in PACKAGES:
-            shutil.copytree(
-                repository / package,
-                stage / package,
-                ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "_build", "build", "dist"),
-            )
+            shutil.copytree(repository / package, stage / package, ignore=left_out)
         (stage / "server" / "pyproject.toml").unlink()
         shutil.copy2(repository / "LICENSE", stage / "LICENSE")
         settings = (project / "pyproject.toml").read_text("utf-8")
         for old, new in REPLACEMENTS:
             if old not in settings:
-                raise RuntimeError(
-                    f"server/pyproject.toml: expected to find {old!r}; change REPLACEMENTS along with it"
-                )
+                raise RuntimeError(f"server/pyproject.toml: expected to find {old!r}; change REPLACEMENTS along with it")
             settings = settings.replace(old, new)
         (stage / "pyproject.toml").write_text(settings, "utf-8")
         os.chdir(stage)
@@ -65,29 +53,17 @@ def staged() -> Iterator[None]:
             os.chdir(project)
 
 
-def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
-    return []
-
-
-def get_requires_for_build_sdist(config_settings: dict[str, Any] | None = None) -> list[str]:
-    return []
-
-
-def get_requires_for_build_editable(config_settings: dict[str, Any] | None = None) -> list[str]:
-    return []
-
-
 def build_wheel(
     wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
 ) -> str:
     target = str(Path(wheel_directory).resolve())
-    with staged():
+    with stage_copy():
         return build_meta.build_wheel(target, config_settings)
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
     target = str(Path(sdist_directory).resolve())
-    with staged():
+    with stage_copy():
         return build_meta.build_sdist(target, config_settings)
 
 

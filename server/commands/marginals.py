@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Pulled", "app", "counts_to_probabilities", "moved"]
+__all__ = ["app", "counts_to_probabilities", "moved"]
 
 app = typer.Typer(help="Push, pull, show and compare global marginals.", no_args_is_help=True)
 
@@ -30,14 +29,6 @@ FORMAT = "idiolect marginals, version 1"
 _ALL = 1 << 24
 _STILL = 1e-9
 """Log ratios up to this are rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A distribution as ``pull`` wrote it. words_digest: of the list; probabilities: float64 [n]."""
-
-    words_digest: str
-    probabilities: NDArray[np.float64]
 
 
 @command(app, "push")
@@ -53,13 +44,13 @@ def push(
 ) -> Answer:
     """Publish a distribution that was pulled, or one made from counts or text that need no protection: they are sent
     without noise."""
-    counts = _read(source)
-    if isinstance(counts, Pulled):
-        probabilities = _fitting(client, counts, source)
+    found = _read(source)
+    if isinstance(found.get("format"), str):
+        probabilities = _fit(client, source, found)
     else:
-        probabilities = counts_to_probabilities(counts, bundle, smoothing)
-    found = client.push_marginals(probabilities, note=note, published=publish)
-    return found, line(f"marginals {found.version} registered" + (" and published" if publish else ""))
+        probabilities = counts_to_probabilities(_check_counts(source, found), bundle, smoothing)
+    made = client.push_marginals(probabilities, note=note, published=publish)
+    return made, line(f"marginals {made.version} registered" + (" and published" if publish else ""))
 
 
 @command(app, "show")
@@ -195,7 +186,7 @@ def counts_to_probabilities(counts: dict[str, float], bundle: Path | None, smoot
     return np.asarray(total / total.sum(), np.float64)
 
 
-def _read(source: Path) -> dict[str, float] | Pulled:
+def _read(source: Path) -> dict[str, Any]:
     try:
         text = source.read_text(encoding="utf-8")
         found: Any = json.loads(text) if source.suffix == ".json" else Counter(text.lower().split())
@@ -203,35 +194,29 @@ def _read(source: Path) -> dict[str, float] | Pulled:
         raise DataError(f"{source}: cannot be read ({error}); expected UTF-8 text or JSON") from error
     if not isinstance(found, dict):
         raise DataError(f"{source}: found {type(found).__name__}, expected a JSON object of word -> count")
-    if "format" in found and isinstance(found["format"], str):
-        return _pulled(source, found)
+    return found
+
+
+def _check_counts(source: Path, found: dict[str, Any]) -> dict[str, float]:
     for word, count in found.items():
         if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count < 1e12:
             raise DataError(f"{source}: {word}: found {count!r}, expected a count of 0 or more")
     return found
 
 
-def _pulled(source: Path, found: dict[str, Any]) -> Pulled:
+def _fit(client: OperatorClient, source: Path, found: dict[str, Any]) -> NDArray[np.float64]:
+    """The probabilities that ``pull`` wrote, if they are over the server's word list."""
     import numpy as np
 
     if found["format"] != FORMAT:
         raise DataError(f"{source}: format: found {found['format']!r}, expected {FORMAT!r}; pull it again")
     try:
-        probabilities = np.array(found["probabilities"], np.float64)
-        digest = str(found["words_digest"])
+        probabilities, digest = np.array(found["probabilities"], np.float64), str(found["words_digest"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{source}: probabilities, words_digest: cannot be read ({error}); pull it again") from error
     if probabilities.ndim != 1 or not (np.isfinite(probabilities) & (probabilities > 0)).all():
         raise DataError(f"{source}: probabilities: found a value that is no positive number; pull it again")
-    return Pulled(digest, probabilities)
-
-
-def _fitting(client: OperatorClient, pulled: Pulled, source: Path) -> NDArray[np.float64]:
-    """The probabilities, if they are over the server's word list."""
-    expected = client.words(0, top=0).words_digest
-    if pulled.words_digest != expected:
-        raise DataError(
-            f"{source}: words_digest: found {pulled.words_digest[:12]}, expected {expected[:12]} as the server's word "
-            "list has; pull from a server with the same list"
-        )
-    return pulled.probabilities
+    if digest != (expected := client.words(0, top=0).words_digest):
+        wrong = f"{source}: words_digest: found {digest[:12]}, expected {expected[:12]} as the server's word list has"
+        raise DataError(f"{wrong}; pull from a server with the same list")
+    return probabilities

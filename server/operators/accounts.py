@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, Row, insert, select, update
 
@@ -72,25 +72,12 @@ def who_shows(connection: Connection, token: str) -> Operator:
     return Operator(row.name, Role(row.role))
 
 
-Action = Literal[
-    "rollout.begin",
-    "rollout.promote",
-    "rollout.roll-back",
-    "device.revoke",
-    "enrolment.add",
-    "enrolment.revoke",
-    "marginals.publish",
-    "marginals.push",
-    "model.publish",
-    "model.push",
-    "operator.add",
-    "operator.revoke",
-    "round.abandon",
-    "round.close",
-    "round.create",
-    "round.open",
-    "sign-in",
-]
+Action: TypeAlias = (
+    Literal["rollout.begin", "rollout.promote", "rollout.roll-back", "device.revoke", "enrolment.add"]
+    | Literal["enrolment.revoke", "marginals.publish", "marginals.push", "model.publish", "model.push"]
+    | Literal["operator.add", "operator.revoke", "sign-in"]
+    | Literal["round.abandon", "round.close", "round.create", "round.open"]
+)
 
 
 def record(connection: Connection, operator: str, action: Action, subject: str, now: float, note: str = "") -> None:

@@ -1,14 +1,12 @@
 """HTTP connections that end when a client keeps the server waiting, and make room for others before.
 
-uvicorn waits as long as it takes for a request's head, and goes on reading a body that was refused already. Here a
-client has ``head_seconds`` from connecting, or from the end of the last answer, until the head of its next request is
+A client has ``head_seconds`` from connecting, or from the end of the last answer, until the head of its next request is
 complete; then it is answered 408, or cut off where it has its answer. Bodies have a pace of their own to keep
 (:func:`server.web.bodies.body_reader`); an answer that nobody reads is given up after ``answer_seconds``.
 
-Nor does it refuse to hold ever more connections until the system's descriptors are gone: here a connection beyond
-``connections``, or beyond the share of its address, takes the place of one that keeps the server waiting: for a head,
-for a body, or for its answer to be read. Of all addresses the one with most connections gives way, with the one that is
-waited for longest; a body that a device has signed for, and that comes, gives way to nobody.
+A connection beyond ``connections``, or beyond the share of its address, takes the place of one that keeps the server
+waiting: for a head, for a body, or for its answer to be read. Of all addresses the one with most connections gives way,
+with the one that is waited for longest; a body that a device has signed for, and that comes, gives way to nobody.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ _PUBLISHED = (
 )
 _PAGE = "pages show what a viewer may read"
 _PAGES = ("", "/rounds", "/rounds/{round_id}", "/models", "/marginals", "/marginals/{version}", "/privacy", "/audit")
+_ROUND_STEPS = ("", *(f"/{{round_id}}/{step}" for step in ("open", "close", "abandon")))
+_ACCOUNTS = ("operators", "enrolment-tokens")
 _ROUND = f"{_V1}/rounds/{{round_id}}"
 
 TABLE: Final[Mapping[tuple[str, str], Rule]] = {
@@ -72,38 +74,22 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", f"{_V1}/marginals/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
     ("GET", f"{_V1}/updates/{{name}}"): Rule(Caller.ANYBODY, "metadata signed for everybody, as its standard has it"),
     # Operators who read
-    ("GET", f"{_OPERATOR}/me"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/status"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/privacy"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/rounds"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/rounds/{{round_id}}"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/models"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/rollout"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/marginals"): Rule(Caller.VIEWER),
-    ("GET", f"{_OPERATOR}/marginals/{{version}}"): Rule(Caller.VIEWER),
+    **{("GET", f"{_OPERATOR}/{end}"): Rule(Caller.VIEWER) for end in ("me", "status", "privacy", "models", "rollout")},
+    **{("GET", f"{_OPERATOR}/{end}"): Rule(Caller.VIEWER) for end in ("rounds", "rounds/{round_id}")},
+    **{("GET", f"{_OPERATOR}/{end}"): Rule(Caller.VIEWER) for end in ("marginals", "marginals/{version}")},
     ("GET", f"{_OPERATOR}/devices"): Rule(Caller.VIEWER, "ids are digests of public keys"),
     ("GET", f"{_OPERATOR}/actions"): Rule(Caller.VIEWER, "what operators do is for all of them to see"),
     ("GET", "/metrics"): Rule(Caller.VIEWER, "tells the size of the fleet; Prometheus shows a viewer's token"),
     # Operators who act
-    ("POST", f"{_OPERATOR}/rounds"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/rounds/{{round_id}}/open"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/rounds/{{round_id}}/close"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/rounds/{{round_id}}/abandon"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/models/{{version}}"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/models/{{version}}/publish"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/rollout"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/rollout/promote"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/rollout/roll-back"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/marginals"): Rule(Caller.OPERATOR),
-    ("POST", f"{_OPERATOR}/marginals/{{version}}/publish"): Rule(Caller.OPERATOR),
+    **{("POST", f"{_OPERATOR}/rounds{end}"): Rule(Caller.OPERATOR) for end in _ROUND_STEPS},
+    **{("POST", f"{_OPERATOR}/rollout{end}"): Rule(Caller.OPERATOR) for end in ("", "/promote", "/roll-back")},
+    **{("POST", f"{_OPERATOR}/marginals{end}"): Rule(Caller.OPERATOR) for end in ("", "/{version}/publish")},
+    **{("POST", f"{_OPERATOR}/models/{{version}}{end}"): Rule(Caller.OPERATOR) for end in ("", "/publish")},
     ("POST", f"{_OPERATOR}/devices/{{device_id}}/revoke"): Rule(Caller.OPERATOR),
     # Operators who say who may
-    ("GET", f"{_OPERATOR}/operators"): Rule(Caller.ADMINISTRATOR),
-    ("POST", f"{_OPERATOR}/operators"): Rule(Caller.ADMINISTRATOR),
-    ("POST", f"{_OPERATOR}/operators/{{name}}/revoke"): Rule(Caller.ADMINISTRATOR),
-    ("GET", f"{_OPERATOR}/enrolment-tokens"): Rule(Caller.ADMINISTRATOR),
-    ("POST", f"{_OPERATOR}/enrolment-tokens"): Rule(Caller.ADMINISTRATOR),
-    ("POST", f"{_OPERATOR}/enrolment-tokens/{{name}}/revoke"): Rule(Caller.ADMINISTRATOR),
+    **{("GET", f"{_OPERATOR}/{kind}"): Rule(Caller.ADMINISTRATOR) for kind in _ACCOUNTS},
+    **{("POST", f"{_OPERATOR}/{kind}"): Rule(Caller.ADMINISTRATOR) for kind in _ACCOUNTS},
+    **{("POST", f"{_OPERATOR}/{kind}/{{name}}/revoke"): Rule(Caller.ADMINISTRATOR) for kind in _ACCOUNTS},
     # The web pages
     ("GET", "/"): Rule(Caller.ANYBODY, "leads to the dashboard"),
     ("GET", "/dashboard/style.css"): Rule(Caller.ANYBODY, "the sign-in page needs it"),

@@ -1,9 +1,7 @@
 """The operators' web pages. They only read; an operator's token, shown once, opens them for some hours.
 
-The server keeps no sessions. Signing in gives a ticket in a cookie that scripts cannot read and other sites cannot use:
-a time of expiry, an operator's name and their HMAC-SHA256 under a key that the server draws when it starts. It has
-nothing to do with any token, at which a holder could guess otherwise, and a restart ends every ticket. Whether the
-operator is still one is looked up whenever a ticket is shown.
+Signing in gives a ticket in a cookie that scripts cannot read and other sites cannot use: a time of expiry, a name and
+their HMAC-SHA256 under a key that the server draws when it starts, never a token, at which a holder could guess. Whether the operator is still one is looked up whenever a ticket is shown.
 """
 
 from __future__ import annotations

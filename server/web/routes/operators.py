@@ -156,15 +156,11 @@ def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0,
     probabilities, background = (marginal_registry.read_probabilities(each) for each in (row, first))
     counts = marginal_registry.read_counts(row)
     # By weight moved, not by ratio: a rare word's ratio is mostly noise.
-    order = np.argsort(background - probabilities, kind="stable")[:top]
+    order = np.argsort(background - probabilities, kind="stable")[:top].tolist()
     lifted = [
-        {
-            "word_id": int(word),
-            "word": server.words[word] if word < len(server.words) else None,
-            "probability": float(probabilities[word]),
-            "background": float(background[word]),
-            "released_count": int(counts[word]) / FIXED_POINT,
-        }
+        {"word_id": word, "word": server.words[word] if word < len(server.words) else None}
+        | {"probability": float(probabilities[word]), "background": float(background[word])}
+        | {"released_count": int(counts[word]) / FIXED_POINT}
         for word in order
     ]
     return plain(marginal_registry.view(row) | {"words": int(probabilities.size), "top": lifted})
