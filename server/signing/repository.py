@@ -17,8 +17,7 @@ from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, 
 from device_sdk.errors import ConfigurationError
 from server.settings import UpdateSettings
 from server.signing import store
-from server.signing.keys import public_key, read_key
-from server.signing.roots import ONLINE, Online, Signed, read_chain
+from server.signing.roots import ONLINE, Online, Signed, public_key, read_chain, read_key
 from server.storage.database import Database
 
 __all__ = ["Repository"]

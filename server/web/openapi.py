@@ -14,12 +14,12 @@ from device_sdk.wire import secure_aggregation as aggregation
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.operators import messages
 from server.web.operations import SCHEMAS
-from server.web.routes import accounts, devices, health, operators, secure_aggregation
+from server.web.routes import accounts, devices, health, operators
 from server.web.routes.authorization import TABLE, Caller, Rule
 
 __all__ = ["ROUTERS", "document"]
 
-ROUTERS = [module.router for module in (devices, secure_aggregation, operators, accounts, health)]
+ROUTERS = [module.router for module in (devices, operators, accounts, health)]
 _BODIES = (
     *(wire.Enrol, wire.CheckIn, wire.MarginalReport, wire.WordReport, wire.Problem),
     *(aggregation.AggregationPoll, aggregation.KeyAdvertisement, aggregation.DealtShares),

@@ -1,4 +1,4 @@
-"""What each page shows, read from the server's state in one transaction a page; :mod:`rendering` makes HTML of it."""
+"""What each page shows, read from the server's state in one transaction a page."""
 
 from __future__ import annotations
 

@@ -1,25 +1,30 @@
 """The operators' web pages. They only read; an operator's token, shown once, opens them for some hours.
 
 Signing in gives a ticket in a cookie that scripts cannot read and other sites cannot use: a time of expiry, a name and
-their HMAC-SHA256 under a key that the server draws when it starts, never a token, at which a holder could guess. Whether the operator is still one is looked up whenever a ticket is shown.
+their HMAC-SHA256 under a key that the server draws when it starts, never a token, at which a holder could guess.
+Whether the operator is still one is looked up whenever a ticket is shown.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from server.operators.accounts import BOOTSTRAP, Operator, Role, find_operator, record
 from server.problems import Refusal
 from server.web.bodies import body_reader, service
 from server.web.dashboard import pages
-from server.web.dashboard.rendering import HEADERS, render, style
 from server.web.routes.authorization import identify
 
 __all__ = ["COOKIE", "SECONDS", "from_own_site", "holder", "router", "ticket"]
@@ -139,7 +144,20 @@ def _signed_in(request: Request) -> Operator | None:
 
 
 def _html(template: str, status: int, **content: Any) -> Response:
-    return HTMLResponse(render(template, **content), status, HEADERS)
+    """The page: a template with every value escaped. A name that it uses and ``content`` lacks is an error."""
+    return HTMLResponse(_environment().get_template(template).render(**content), status, HEADERS)
+
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of every page: nothing is loaded from elsewhere, nothing runs, nothing is kept."""
 
 
 COOKIE = "idiolect_dashboard"
@@ -179,3 +197,47 @@ def from_own_site(headers: Mapping[str, str]) -> bool:
 def _mark(secret: str, expiry: str, name: str) -> str:
     key = hmac.digest(secret.encode(), b"idiolect dashboard ticket", "sha256")
     return hmac.new(key, f"{expiry}.{name}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+@cache
+def style() -> str:
+    """The style sheet of every page."""
+    return files("server.web.dashboard").joinpath("dashboard.css").read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    loader, strict = PackageLoader("server.web.dashboard"), StrictUndefined
+    environment = Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"moment": _moment, "number": _number, "span": _span, "size": _size, "machine": _machine}
+    return environment
+
+
+def _moment(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _machine(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "∞" if value > 0 else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -1,8 +1,9 @@
-"""The routes devices use: :mod:`device_sdk.wire.messages` lists them."""
+"""The routes devices use: :mod:`device_sdk.wire.messages` and :mod:`device_sdk.wire.secure_aggregation` list them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request
@@ -21,9 +22,10 @@ from device_sdk.wire.messages import (
     Receipt,
     WordReport,
 )
+from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
 from server.aggregation.validation import read_delta, validate_counts, validate_words
 from server.aggregation.weights_file import read_metadata
-from server.devices.authentication import Sender
+from server.devices.authentication import Sender, spend_nonce
 from server.devices.enrolment import enrol, find_enrolment_token, read_public_key, same_secret
 from server.privacy.composition import unhurried
 from server.problems import Refusal
@@ -33,11 +35,19 @@ from server.registry.differences import find_way
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds import check_in as checking
 from server.rounds.reports import Contribution, accept, check_base, find_report
+from server.rounds.secure_aggregation import answers
 from server.rounds.store import find_round, read_settings
 from server.service import Service
 from server.web.bodies import answer, body_reader, parse, problem, refused, service, upload_reader
 from server.web.operations import BODY, FILE, REPORT, SIGNED, WEIGHTS, Bytes, operation
-from server.web.routes.senders import check_addressed, check_claimed, check_enrolling, sender_of, taking
+from server.web.routes.senders import (
+    check_addressed,
+    check_aggregating,
+    check_claimed,
+    check_enrolling,
+    sender_of,
+    taking,
+)
 
 __all__ = ["Download", "router"]
 
@@ -47,6 +57,7 @@ Enrolments = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limit
 Small = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.message_bytes, check_claimed))]
 Counts = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.report_bytes, taking("marginals")))]
 Words = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.report_bytes, taking("words")))]
+Stages = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.report_bytes, check_aggregating))]
 Delta = Annotated[bytes, Depends(upload_reader(lambda its: its.delta_bytes, taking("deltas")))]
 
 
@@ -55,6 +66,7 @@ DIFFERENCE = Bytes("What makes the weights of one version of those of another.")
 METADATA = Bytes("Signed metadata of The Update Framework, exact bytes.", "application/json")
 ENROLMENT = ("401 bad_token", "403 device_revoked token_revoked token_expired token_used_up", "422 bad_key")
 ACCEPTANCE = (*REPORT, "403 privacy_cap", "409 already_reported other_words report_conflict", "422 utterances")
+UNFIT_STAGE = ("403 excluded privacy_cap", "409 busy message_conflict not_joined other_stage other_words")
 UNFIT = ("409 stale_model", "422 bad_delta other_plan too_few_utterances too_many_utterances")
 
 
@@ -99,11 +111,8 @@ def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
             validate_counts(report.counts, marginal_registry.read_probabilities(known).size, plan)
         except ProtocolError as error:
             raise refused(error, "bad_counts", "counts") from error
-    return _accept(
-        server,
-        sender,
-        Contribution(report.report_id, round_id, "marginals", body, report.utterances, counts=report.counts),
-    )
+    own = Contribution(report.report_id, round_id, "marginals", body, report.utterances, counts=report.counts)
+    return _accept(server, sender, own)
 
 
 @router.post("/rounds/{round_id}/deltas", **operation(Receipt, *UNFIT, *ACCEPTANCE, takes=DELTA))
@@ -145,18 +154,9 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
             raise refused(error, "bad_delta", str(error).partition(": ")[0]) from error
         blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"
         server.blobs.put(blob, body)
-    contribution = Contribution(
-        header.report_id,
-        round_id,
-        "deltas",
-        body,
-        header.utterances,
-        blob=blob,
-        model_version=header.model_version,
-        loss=header.loss,
-        word_error=header.word_error,
-    )
-    return _accept(server, sender, contribution)
+    own = Contribution(header.report_id, round_id, "deltas", body, header.utterances, blob=blob)
+    of = replace(own, model_version=header.model_version, loss=header.loss, word_error=header.word_error)
+    return _accept(server, sender, of)
 
 
 @router.post("/rounds/{round_id}/words", **operation(Receipt, "422 bad_words", *ACCEPTANCE, takes=WordReport))
@@ -177,6 +177,49 @@ def post_words(request: Request, round_id: str, body: Words) -> Response:
             raise refused(error, "bad_words", "words") from error
     named = dict.fromkeys(report.words, 1)
     return _accept(server, sender, Contribution(report.report_id, round_id, "words", body, 0, counts=named))
+
+
+@router.post(
+    "/rounds/{round_id}/aggregation", **operation(AggregationTask, *REPORT, "409 not_joined", takes=AggregationPoll)
+)
+def post_poll(request: Request, round_id: str, body: Small) -> Response:
+    server = service(request)
+    sender = sender_of(request, body)
+    message = parse(AggregationPoll, body)
+    check_addressed(sender, round_id, message.device_id, message.round_id)
+    with server.database.write() as connection:
+        spend_nonce(connection, sender, server.settings.clock())
+        return answer(answers.next_task(connection, sender.device_id, round_id, server.settings.retry_after_seconds))
+
+
+@router.post(
+    "/rounds/{round_id}/aggregation/{stage}",
+    **operation(StageReceipt, *REPORT, *UNFIT_STAGE, takes=tuple(answers.MESSAGES.values())),
+)
+def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
+    server = service(request)
+    sender = sender_of(request, body)
+    message: Any = parse(answers.MESSAGES[stage], body)
+    check_addressed(sender, round_id, message.device_id, message.round_id)
+    envelope, settings = answers.Envelope(round_id, stage, message, body), server.settings
+
+    def work() -> tuple[StageReceipt, bool]:
+        with server.database.write() as connection:
+            now = settings.clock()
+            if stage == "keys":
+                return answers.join(connection, sender, envelope, caps=server.caps, now=now)
+            return answers.answer(connection, sender, envelope, now=now)
+
+    try:
+        receipt, wake = unhurried(work)
+    except Refusal:
+        _count(server, stage, "refused")
+        raise
+    _count(server, stage, "duplicate" if receipt.duplicate else "accepted")
+    server.metrics.received.labels("marginals").inc(len(body))
+    if wake:
+        server.wake()
+    return answer(receipt)
 
 
 @router.get("/models/{version}", **operation(WEIGHTS, *FILE, also={206: WEIGHTS, 304: None}))
@@ -250,6 +293,12 @@ def _accept(server: Service, sender: Sender, contribution: Contribution) -> Resp
     if full:
         server.wake()
     return answer(receipt)
+
+
+def _count(server: Service, stage: Stage, outcome: str) -> None:
+    """A masked vector is a device's report; its other messages make that possible."""
+    if stage == "masked":
+        server.metrics.reports.labels("marginals", outcome).inc()
 
 
 def _drop(server: Service, contribution: Contribution) -> None:

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from device_sdk.errors import ConfigurationError
 from server.commands.updates import app
-from server.signing.keys import new_key, public_key, read_key
-from server.signing.roots import create, proposed, read_chain, rotate, sign
+from server.signing.roots import create, new_key, proposed, public_key, read_chain, read_key, rotate, sign
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
-from server.signing.keys import public_key, read_key
-from server.signing.roots import create
+from server.signing.roots import create, public_key, read_key
 from tests.device_sdk.checkin.site import site
 from tests.server.parties import ENROLMENT, Operator
 

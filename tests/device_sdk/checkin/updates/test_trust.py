@@ -20,8 +20,7 @@ from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
 from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
-from server.signing.keys import public_key, read_key
-from server.signing.roots import rotate, sign
+from server.signing.roots import public_key, read_key, rotate, sign
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import (
     Answer,
