@@ -18,8 +18,6 @@ from typer.main import get_command, get_group
 
 from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraError
 
-__all__ = ["BENCHMARKS", "COMMANDS", "available", "load", "main", "summary"]
-
 COMMANDS = "idiolect.commands"
 BENCHMARKS = "idiolect.benchmarks"
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended

@@ -8,8 +8,6 @@ from typing import Literal, get_args
 
 from device_sdk.checks import check_choice, reading
 
-__all__ = ["STREAMS", "Consent", "Stream", "from_bytes", "to_bytes"]
-
 Stream = Literal["counting", "learning", "keeping", "marginals", "deltas", "words"]
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)

@@ -13,8 +13,6 @@ from contextvars import ContextVar
 
 from device_sdk.errors import CheckInError, LearningError
 
-__all__ = ["Lock", "Permit", "Visits", "current"]
-
 _HELD: ContextVar[Permit | None] = ContextVar("idiolect_permit", default=None)
 
 

@@ -10,8 +10,6 @@ from typing import Literal
 from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["CarefulPolicy", "Conditions", "Policy", "Work"]
-
 Work = Literal["learn", "check in"]
 
 

@@ -9,8 +9,6 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-__all__ = ["Figure", "alternate", "as_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:

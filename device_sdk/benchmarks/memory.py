@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["peak_megabytes"]
-
 
 def peak_megabytes() -> float:
     """The most resident memory that this process has had, in MB.

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
 
-__all__ = ["Progress", "take_part"]
-
 _STEPS = 12
 """Requests of one session: twice the stages, and a few where a group moved on meanwhile."""
 _ENDS = {

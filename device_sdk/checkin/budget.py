@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from device_sdk.state import Store
     from device_sdk.wire.messages import MarginalPlan
 
-__all__ = ["charge", "read", "records_kept", "refund", "refusal"]
-
 TABLE, NAME = "settings", "spent"
 
 

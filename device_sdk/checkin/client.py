@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from device_sdk.state import Store
 
-__all__ = ["PART", "Client", "Partial"]
-
 _Answer = TypeVar("_Answer", bound=Message)
 _MESSAGE_BYTES = 1 << 16
 """Of an answer that is a message, where nothing else is said."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from device_sdk.permit import Permit
 
-__all__ = ["PROBLEM_BYTES", "RETRIED", "UNKNOWN", "Answer", "Broken", "Connection", "Refused", "TooSlow", "refusal"]
-
 UNKNOWN = "unknown"
 """Code of a refusal that is no Problem: something between device and server answered, or another server did."""
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})

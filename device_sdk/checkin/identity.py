@@ -15,8 +15,6 @@ from device_sdk.checks import reading
 from device_sdk.state import Store
 from device_sdk.wire import signing
 
-__all__ = ["FARTHEST", "Identity", "correct_clock", "create", "keep_id", "load", "server_name", "signed_headers"]
-
 FARTHEST = 7 * 24 * 3600.0
 """Seconds by which a device corrects its clock at most."""
 

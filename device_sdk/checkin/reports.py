@@ -38,23 +38,6 @@ if TYPE_CHECKING:
     from device_sdk.wire.messages import RoundOffer
     from rescoring.words import WordList
 
-__all__ = [
-    "Sent",
-    "count_sent",
-    "delta_report",
-    "enqueue_delta",
-    "enqueue_marginals",
-    "enqueue_words",
-    "flush",
-    "has_reported",
-    "is_final",
-    "remember",
-    "restored_counts",
-    "restored_words",
-    "take_back",
-    "taken_counts",
-]
-
 _ROUNDS_REMEMBERED = 64
 _GONE = frozenset({400, 403, 404, 409, 410, 413, 422})
 """Statuses that no repetition can turn into a receipt: the round is over, or this report will never be taken."""

@@ -13,8 +13,6 @@ from device_sdk.checks import reading
 if TYPE_CHECKING:
     from device_sdk.state import Store
 
-__all__ = ["FARTHEST", "LONGEST", "note_answer", "note_failure", "remaining"]
-
 LONGEST = 6 * 3600.0
 """Of the pauses after check-ins that failed, seconds."""
 FARTHEST = 7 * 24 * 3600.0

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
 
-__all__ = ["CheckInReport", "run_session"]
-
 _UNMEASURED = {
     "loss": (
         "deltas: found a round that weighs devices by their training loss, and no loss of at least 0 since the model "

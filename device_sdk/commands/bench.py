@@ -12,8 +12,6 @@ from device_sdk.cli import BENCHMARKS, available, load, summary
 from device_sdk.commands.output import AsJson, Output, deliver, print_table
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["command"]
-
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Which benchmark to run; all are listed without one.")] = None,

@@ -14,8 +14,6 @@ from device_sdk.errors import BundleError
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["app", "describe", "try_out"]
-
 app = typer.Typer(help="Check and show bundles.", no_args_is_help=True, add_completion=False)
 
 Place = Annotated[Path | None, typer.Argument(help="Folder or zip; the packaged bundle if none.")]

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from device_sdk.checkin.session import CheckInReport
     from device_sdk.learning import LearningReport
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Live with a device: its user agrees, corrects, lets it learn and check in, and sees what it knows.\n\n"
     "`idiolect transcribe FILE --state FOLDER` hears what it learns from. The state is sealed with a key: --key-file "

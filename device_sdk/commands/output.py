@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-__all__ = ["AsJson", "Output", "deliver", "print_table", "write_file", "written_whole"]
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 Output = Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")]
 

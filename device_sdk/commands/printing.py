@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from device_sdk.hypothesis import Partial, Result
 
-__all__ = ["Partials", "print_result", "result_as_json", "subtitles"]
-
 
 def result_as_json(result: Result) -> dict[str, Any]:
     """A result as JSON values: when it began in the stream and how long it is, seconds, its text, and the n-best list

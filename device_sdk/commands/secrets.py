@@ -7,8 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-__all__ = ["holds_password", "keep_from_process_list", "without"]
-
 _PASSWORD = re.compile(r"://[^@]*:[^@]+@|[?&][a-z]*password=", re.IGNORECASE)
 
 

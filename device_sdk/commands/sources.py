@@ -15,8 +15,6 @@ from device_sdk.audio import SAMPLE_RATE, check_sample_rate, read_audio
 from device_sdk.audio.files import READABLE
 from device_sdk.errors import AudioError, MissingExtraError
 
-__all__ = ["ENCODINGS", "Format", "microphone", "samples", "standard_input"]
-
 ENCODINGS = ("s16le", "f32le")
 STDIN = "standard input"
 _EXTENSIBLE = 0xFFFE

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from device_sdk.commands.workers import Options
     from device_sdk.device import Device
 
-__all__ = ["KEY_VARIABLE", "KEY_HELP", "BundlePath", "KeyFile", "State", "open_device", "state_key"]
-
 KEY_VARIABLE = "IDIOLECT_STATE_KEY"
 KEY_HELP = (
     f"File with the state's key in hexadecimal digits; else {KEY_VARIABLE} holds them; else the key is in your "

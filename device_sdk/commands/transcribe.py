@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from device_sdk.device import Device
     from device_sdk.hypothesis import Result
 
-__all__ = ["command"]
-
 STDIN = "-"
 Input, Decoding, OnDevice, Output = (
     partial(typer.Option, rich_help_panel=panel) for panel in ("Input", "Decoding", "Device", "Output")

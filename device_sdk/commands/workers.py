@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from device_sdk.device import Device
     from device_sdk.hypothesis import Partial, Result
 
-__all__ = [
-    "DAY",
-    "FILE_BLOCK",
-    "Heard",
-    "Options",
-    "decode_files",
-    "open_recognizer",
-    "read_and_decode",
-    "read_hotwords",
-    "session",
-]
-
 DAY = 86_400.0
 FILE_BLOCK = 2.4  # s that files are decoded in where nobody watches partials: a third quicker than blocks of 0.3 s
 

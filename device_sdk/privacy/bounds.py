@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # a device starts without pydantic, and without what only a c
 
     from device_sdk.privacy.spending import Plan, Spent
 
-__all__ = ["OfferBounds"]
-
 
 @dataclass(frozen=True, slots=True)
 class OfferBounds:

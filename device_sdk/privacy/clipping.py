@@ -17,8 +17,6 @@ from device_sdk.errors import PrivacyError
 if TYPE_CHECKING:  # learning starts without pydantic
     from device_sdk.wire.messages import Clipping
 
-__all__ = ["clip", "layer_bounds"]
-
 Arrays = Mapping[str, NDArray[np.float32]]
 
 

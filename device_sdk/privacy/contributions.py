@@ -16,20 +16,6 @@ from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from device_sdk.wire.words import is_word
 
-__all__ = [
-    "SMALLEST_SHARE",
-    "bounded_counts",
-    "gaussian_variance",
-    "l1_sensitivity",
-    "l2_sensitivity",
-    "local_scale",
-    "locally_noised",
-    "reported_words",
-    "share_variance",
-    "unbounded_counts",
-    "weight_units",
-]
-
 SMALLEST_SHARE = 100
 """The smallest variance of a share, in squared units. A sum of discrete Gaussians is not quite one; from here on its
 probabilities differ from it by less than one part in e^900 (Kairouz, Liu and Steinke, 2021, theorem 11)."""

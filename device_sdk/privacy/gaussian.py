@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from device_sdk.errors import PrivacyError
 
-__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_ratio"]
-
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
     """delta(epsilon) = Phi(r/2 - epsilon/r) - e^epsilon Phi(-r/2 - epsilon/r)."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 
-__all__ = ["RandomBytes", "discrete_gaussian", "discrete_gaussians", "discrete_laplace", "discrete_laplaces"]
-
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 RandomBytes = Callable[[int], bytes]

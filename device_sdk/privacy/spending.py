@@ -17,8 +17,6 @@ from typing import Any, Literal, Self
 from device_sdk.privacy.gaussian import gaussian_ratio
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 
-__all__ = ["ORDERS", "Plan", "Spent", "cost_of", "epsilon_of", "stream_of"]
-
 Plan = MarginalPlan | DeltaPlan | WordPlan
 
 ORDERS = (

@@ -19,21 +19,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import SECRET_BYTES, KeyAdvertisement, Roster
 
-__all__ = [
-    "advertised_bytes",
-    "agreeable",
-    "agreed_key",
-    "commitment",
-    "derived_key",
-    "load_private_key",
-    "open_sealed",
-    "public_key",
-    "roster_digest",
-    "seal",
-    "signed_by",
-    "survivor_bytes",
-]
-
 PROTOCOL = "idiolect-secure-aggregation-v1"
 _NONCE_BYTES = 12
 

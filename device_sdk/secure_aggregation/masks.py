@@ -18,8 +18,6 @@ from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation.keys import agreed_key, derived_key
 from device_sdk.wire.secure_aggregation import Roster
 
-__all__ = ["Words", "capacity", "keystream", "own_mask", "pair_mask", "read_words", "signed", "to_words"]
-
 Words = NDArray[np.unsignedinteger[Any]]
 """[words], uint32 or uint64: arithmetic on them is arithmetic modulo 2^k."""
 

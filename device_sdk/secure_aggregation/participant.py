@@ -39,8 +39,6 @@ from device_sdk.wire.secure_aggregation import (
     SurvivorSignature,
 )
 
-__all__ = ["Participant", "advertise", "agree", "mask", "reveal", "share"]
-
 
 class Participant(BaseModel):
     """All that a device keeps of one round, from its keys on. Written to the encrypted state between stages.

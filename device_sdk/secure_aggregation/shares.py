@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
 
-__all__ = ["PRIME", "evaluate", "read_share", "split"]
-
 PRIME = 65537
 Elements = NDArray[np.int64]
 

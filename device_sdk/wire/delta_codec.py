@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # learning starts without pydantic
     from device_sdk.wire.messages import Encoding
 
 
-__all__ = ["LEVELS", "SCALE", "ScalePer", "decode", "encode", "group_sizes"]
-
 LEVELS = 127
 """Largest magnitude of an int8 value."""
 SCALE = "scale/"

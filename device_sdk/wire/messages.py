@@ -22,29 +22,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from device_sdk.wire.words import is_word
 
-__all__ = [
-    "CheckIn",
-    "CheckedIn",
-    "Clipping",
-    "DeltaHeader",
-    "DeltaKind",
-    "DeltaPlan",
-    "Encoding",
-    "Enrol",
-    "Enrolled",
-    "MarginalPlan",
-    "MarginalReport",
-    "Marginals",
-    "Measure",
-    "NoiseMechanism",
-    "Problem",
-    "Receipt",
-    "RoundOffer",
-    "Trust",
-    "WordPlan",
-    "WordReport",
-]
-
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Literal
 
-__all__ = ["MILLIONTHS", "Arm", "arm_of", "millionths", "place"]
-
 MILLIONTHS = 1_000_000
 
 Arm = Literal["rollout", "control", "rest"]

@@ -19,26 +19,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from device_sdk.wire.messages import Identifier, Message
 
-__all__ = [
-    "MAX_MEMBERS",
-    "SEALED_BYTES",
-    "SECRET_BYTES",
-    "SHARE_BYTES",
-    "STAGES",
-    "AggregationPoll",
-    "AggregationTask",
-    "DealtShares",
-    "KeyAdvertisement",
-    "MaskedInput",
-    "RevealedShares",
-    "Roster",
-    "Secret",
-    "Share",
-    "Stage",
-    "StageReceipt",
-    "SurvivorSignature",
-]
-
 Stage = Literal["keys", "shares", "masked", "consistency", "unmasking"]
 STAGES: tuple[Stage, ...] = ("keys", "shares", "masked", "consistency", "unmasking")
 """In the order in which a group passes through them."""

@@ -6,8 +6,6 @@ too, so that a server can check who sends before it reads what is sent."""
 
 from __future__ import annotations
 
-__all__ = ["DEVICE", "BODY_DIGEST", "NONCE", "SIGNATURE", "TIMESTAMP", "signed_digest"]
-
 DEVICE = "X-Idiolect-Device"
 BODY_DIGEST = "X-Idiolect-Body-Digest"
 """SHA-256 of the body, 64 lowercase hexadecimal digits."""

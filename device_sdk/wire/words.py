@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_word"]
-
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.-]){0,62}")
 
 

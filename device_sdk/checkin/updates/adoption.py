@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from device_sdk.model_state import ModelState
     from device_sdk.settings import DeviceSettings
 
-__all__ = ["Adopted", "adopt", "announced", "decode_marginals"]
-
 _HEADER = 1 << 20
 """Bytes that a weights file may have beside its values."""
 _UNFIT = "unfit"

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
 
-__all__ = ["BLOCK", "MAGIC", "apply", "make"]
-
 MAGIC = b"idiolect difference 1\n"
 BLOCK = 1 << 16
 """Values at a time: bounds the memory that either side needs beside the file itself."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
     from device_sdk.state import Store
 
-__all__ = ["METADATA_SECONDS", "Release", "Target", "check_trusted_root", "refresh", "release_of"]
-
 ROUTE = "/v1/updates/"
 METADATA_SECONDS = 30.0
 """A file of metadata is there within this time, or refused: nobody keeps a device busy with an endless answer."""
