@@ -250,7 +250,7 @@ class Device:
         """
         from device_sdk.checkin import retry_window
         from device_sdk.checkin.client import Client
-        from device_sdk.checkin.session import run_session
+        from device_sdk.checkin.session import Session, run_session
 
         self._check_open()
         if when_due and (seconds := self.due_in_seconds(url)):
@@ -263,9 +263,8 @@ class Device:
         given = nullcontext(url) if isinstance(url, Client) else Client(url, plain_http=settings.plain_http)
         with given as client, self._visits.begin(settings.check_in_seconds) as permit:
             try:
-                report = run_session(
-                    client, token, self._model_state, self._recent, settings, self._trusted_root, self._working
-                )
+                held = self._model_state, self._recent, settings, self._trusted_root, self._working
+                report = run_session(Session(client, *held), token)
                 permit.check()
                 retry_window.note_answer(self._store, client.url, report.due_in_seconds, time.time())
             except IdiolectError as error:

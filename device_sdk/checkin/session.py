@@ -65,8 +65,9 @@ class CheckInReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
-    """What every step of a check-in has at hand, as :func:`run_session` was given it."""
+class Session:
+    """What a check-in has at hand. trusted_root: what is fetched must be signed by who it names; None takes the
+    server's word. turn: kept while what the device learned is read or changed, and never over a request."""
 
     client: Client
     model_state: ModelState
@@ -76,26 +77,16 @@ class _Session:
     turn: AbstractContextManager[object]
 
 
-def run_session(
-    client: Client,
-    token: str | None,
-    model_state: ModelState,
-    recent: Recent,
-    settings: DeviceSettings,
-    trusted_root: bytes | None,
-    turn: AbstractContextManager[object],
-) -> CheckInReport:
+def run_session(session: Session, token: str | None) -> CheckInReport:
     """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
-    trusted_root: what is fetched must be signed by who it names; None takes the server's word. turn: kept while what
-    the device learned is read or changed, and never over a request.
 
     A server that no longer knows this device, since it was lost or restored, gets to know it again by the same key; one
     whose clock is another than the device's is signed for by its own. Each is done once.
 
     CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
     kept, and the next session goes on where this one ended."""
-    session = _Session(client, model_state, recent, settings, trusted_root, turn)
-    who = _enrolled(client, token, model_state.store)
+    client, store = session.client, session.model_state.store
+    who = _enrolled(client, token, store)
     mended: set[str] = set()
     while True:
         try:
@@ -104,7 +95,7 @@ def run_session(
             if error.code in mended:
                 raise
             mended.add(error.code)
-            who = _mended(client, who, token or who.token, model_state.store, error)
+            who = _mended(client, who, token or who.token, store, error)
 
 
 def _enrolled(client: Client, token: str | None, store: Store) -> Identity:
@@ -136,7 +127,7 @@ def _mended(client: Client, who: Identity, token: str | None, store: Store, erro
     raise error
 
 
-def _exchange(session: _Session, who: Identity) -> CheckInReport:
+def _exchange(session: Session, who: Identity) -> CheckInReport:
     client, model_state, recent, settings = session.client, session.model_state, session.recent, session.settings
     take_back = partial(reports.take_back, model_state)
     sent = reports.flush(client, model_state.store, who, take_back)
@@ -170,7 +161,7 @@ def _exchange(session: _Session, who: Identity) -> CheckInReport:
     )
 
 
-def _update(session: _Session, who: Identity, answer: CheckedIn) -> adoption.Adopted:
+def _update(session: Session, who: Identity, answer: CheckedIn) -> adoption.Adopted:
     """With a root to trust, the signed metadata decides what is current, whatever the server's answer says."""
     client, model_state, root = session.client, session.model_state, session.trusted_root
     if root is None:
@@ -186,7 +177,7 @@ def _update(session: _Session, who: Identity, answer: CheckedIn) -> adoption.Ado
     return adoption.adopt(client, model_state, session.settings, release, signed=root is not None, turn=session.turn)
 
 
-def _enqueue(session: _Session, who: Identity, answer: CheckedIn) -> tuple[str, ...]:
+def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, ...]:
     """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it. Returns why
     a stream that could be sent is left out."""
     offer, model_state, settings = answer.round, session.model_state, session.settings
@@ -223,7 +214,7 @@ def _enqueue(session: _Session, who: Identity, answer: CheckedIn) -> tuple[str, 
     return tuple(left_out)
 
 
-def _enqueue_delta(session: _Session, who: Identity, offer: RoundOffer, plan: DeltaPlan) -> str | None:
+def _enqueue_delta(session: Session, who: Identity, offer: RoundOffer, plan: DeltaPlan) -> str | None:
     """Puts what was learned into the outbox, where there is enough of the kind that the plan asks for. Returns why it
     is left out though the plan, or what was learned, would do otherwise.
 

@@ -14,19 +14,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands import workers
 from device_sdk.commands.output import written_whole
 from device_sdk.commands.state import KEY_HELP, open_device
-from device_sdk.commands.workers import (
-    DAY,
-    FILE_BLOCK,
-    Heard,
-    Options,
-    decode_files,
-    open_recognizer,
-    read_and_decode,
-    read_hotwords,
-    session,
-)
+from device_sdk.commands.workers import Heard, Options
 from device_sdk.errors import AudioError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -111,7 +102,7 @@ def command(
         "--raw: found no -, expected raw samples from standard input": raw and STDIN not in given,
         "--microphone: found no --mic, expected both": microphone is not None and not mic,
         f"--encoding: found {encoding!r}, expected one of {', '.join(ENCODINGS)}": encoding not in ENCODINGS,
-        f"--chunk: found {chunk}, expected a positive number of seconds": not 0.0 < chunk <= DAY,
+        f"--chunk: found {chunk}, expected a positive number of seconds": not 0.0 < chunk <= workers.DAY,
         f"--jobs: found {jobs}, expected 1 or more processes": jobs < 1,
         "--srt, --vtt: found both, expected one of them": srt and vtt,
     }
@@ -120,7 +111,7 @@ def command(
             raise ConfigurationError(message)
     width = max(8, nbest or 0) if beam is None else beam
     length = min(8, width) if nbest is None else nbest
-    options = Options(bundle, width, length, rescore, precision, mono, strict, read_hotwords(hotwords))
+    options = Options(bundle, width, length, rescore, precision, mono, strict, workers.read_hotwords(hotwords))
     subtitles = "srt" if srt else "vtt" if vtt else ""
     showing = _Showing(format_text, json_, subtitles, nbest is not None, output, state is not None)
     if state is not None:
@@ -253,11 +244,11 @@ def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> 
 
     from device_sdk.commands.printing import Partials, print_result
 
-    recognizer, console = open_recognizer(options), Console()
+    recognizer, console = workers.open_recognizer(options), Console()
     heard: Heard | None = None
     try:
         with Partials(Console(stderr=True)) as shown:
-            heard = read_and_decode(recognizer, options, path, chunk, shown.show)
+            heard = workers.read_and_decode(recognizer, options, path, chunk, shown.show)
         entry = showing.entry(path, heard)
     except AudioError as error:
         entry = _failure(path, error)
@@ -290,8 +281,8 @@ def _several_files(
 
     if showing.subtitles:
         raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
-    options = replace(options, block_seconds=FILE_BLOCK)
-    recognizer = open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
+    options = replace(options, block_seconds=workers.FILE_BLOCK)
+    recognizer = workers.open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
     good = True
     bar = progress.Progress(
@@ -333,7 +324,7 @@ def _in_order(
     recognizer: Recognizer | Device, options: Options, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
 ) -> Iterator[tuple[Path, Heard | AudioError]]:
     readable = [path for path in paths if path not in failed]
-    others = decode_files(readable, options, jobs) if jobs > 1 else iter(())
+    others = workers.decode_files(readable, options, jobs) if jobs > 1 else iter(())
     for path in paths:
         if path in failed:
             yield path, failed[path]
@@ -341,7 +332,7 @@ def _in_order(
             yield next(others)
         else:
             try:
-                yield path, read_and_decode(recognizer, options, path)
+                yield path, workers.read_and_decode(recognizer, options, path)
             except AudioError as error:
                 yield path, error
 
@@ -364,8 +355,8 @@ def _stream(
     else:
         name = STDIN
         rate, chunks = sources.standard_input(sys.stdin.buffer, form, chunk, mono=options.mono, strict=options.strict)
-    recognizer = open_recognizer(options)
-    listening = session(recognizer, options, rate)
+    recognizer = workers.open_recognizer(options)
+    listening = workers.session(recognizer, options, rate)
     console, errors = Console(), Console(stderr=True)
     heard: list[Result] = []
     if mic and errors.is_terminal:

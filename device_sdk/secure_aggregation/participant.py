@@ -25,19 +25,7 @@ from pydantic import BaseModel, ConfigDict
 from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation import keys, masks
 from device_sdk.secure_aggregation.shares import split
-from device_sdk.wire.secure_aggregation import (
-    SECRET_BYTES,
-    SHARE_BYTES,
-    DealtShares,
-    KeyAdvertisement,
-    MaskedInput,
-    RevealedShares,
-    Roster,
-    Sealed,
-    Secret,
-    Share,
-    SurvivorSignature,
-)
+from device_sdk.wire import secure_aggregation as wire
 
 
 class Participant(BaseModel):
@@ -48,20 +36,20 @@ class Participant(BaseModel):
     survivors and agreed; revealed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    sharing: Secret
-    masking: Secret
-    seed: Secret
+    sharing: wire.Secret
+    masking: wire.Secret
+    seed: wire.Secret
     minimum: int
     words: int
-    advertised: KeyAdvertisement
-    roster: Roster | None = None
-    own_share: Share | None = None
-    dealt: DealtShares | None = None
-    deliveries: dict[str, Sealed] | None = None
-    masked: MaskedInput | None = None
+    advertised: wire.KeyAdvertisement
+    roster: wire.Roster | None = None
+    own_share: wire.Share | None = None
+    dealt: wire.DealtShares | None = None
+    deliveries: dict[str, wire.Sealed] | None = None
+    masked: wire.MaskedInput | None = None
     survivors: tuple[str, ...] | None = None
-    agreed: SurvivorSignature | None = None
-    revealed: RevealedShares | None = None
+    agreed: wire.SurvivorSignature | None = None
+    revealed: wire.RevealedShares | None = None
 
     @property
     def device_id(self) -> str:
@@ -77,8 +65,8 @@ def advertise(
 ) -> Participant:
     """Stage 1: fresh keys, signed. words: length of the vector, over the word list of that digest. minimum: the fewest
     devices whose sum this one lets be revealed."""
-    sharing, masking, seed = (os.urandom(SECRET_BYTES) for _ in range(3))
-    unsigned = KeyAdvertisement(
+    sharing, masking, seed = (os.urandom(wire.SECRET_BYTES) for _ in range(3))
+    unsigned = wire.KeyAdvertisement(
         device_id=device_id,
         round_id=round_id,
         words_digest=words_digest,
@@ -92,7 +80,7 @@ def advertise(
     return Participant(sharing=sharing, masking=masking, seed=seed, minimum=minimum, words=words, advertised=advertised)
 
 
-def share(participant: Participant, roster: Roster) -> Participant:
+def share(participant: Participant, roster: wire.Roster) -> Participant:
     """Stage 2: shares of the mask key and of the seed for every other device of the roster, sealed for it."""
     if participant.roster is not None:
         return participant if roster == participant.roster else _contradiction("roster")
@@ -110,7 +98,7 @@ def share(participant: Participant, roster: Roster) -> Participant:
         for index, member in enumerate(roster.members)
         if member.device_id != own
     }
-    dealt = DealtShares(device_id=own, round_id=roster.round_id, sealed=sealed)
+    dealt = wire.DealtShares(device_id=own, round_id=roster.round_id, sealed=sealed)
     own_share = of_seed[roster.point(own) - 1]
     return participant.model_copy(update={"roster": roster, "own_share": own_share, "dealt": dealt})
 
@@ -131,7 +119,7 @@ def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDAr
     private = keys.load_private_key(participant.masking)
     for peer in deliveries:
         total += masks.pair_mask(private, own, peer, roster, digest)
-    masked = MaskedInput(device_id=own, round_id=roster.round_id, masked=total.tobytes())
+    masked = wire.MaskedInput(device_id=own, round_id=roster.round_id, masked=total.tobytes())
     return participant.model_copy(update={"deliveries": dict(deliveries), "masked": masked})
 
 
@@ -148,7 +136,7 @@ def agree(participant: Participant, identity: Ed25519PrivateKey, survivors: tupl
     if len(survivors) < roster.threshold:
         _too_few("survivors", len(survivors), roster)
     content = keys.survivor_bytes(roster.round_id, keys.roster_digest(roster), survivors)
-    agreed = SurvivorSignature(device_id=own, round_id=roster.round_id, signature=identity.sign(content))
+    agreed = wire.SurvivorSignature(device_id=own, round_id=roster.round_id, signature=identity.sign(content))
     return participant.model_copy(update={"survivors": survivors, "agreed": agreed})
 
 
@@ -173,11 +161,11 @@ def reveal(participant: Participant, signatures: Mapping[str, bytes]) -> Partici
     opened = _opened(participant, roster)
     seeds = {own: participant.own_share} | {name: seed for name, (_, seed) in opened.items() if name in survivors}
     mask_keys = {name: key for name, (key, _) in opened.items() if name not in survivors}
-    revealed = RevealedShares(device_id=own, round_id=roster.round_id, seeds=seeds, mask_keys=mask_keys)
+    revealed = wire.RevealedShares(device_id=own, round_id=roster.round_id, seeds=seeds, mask_keys=mask_keys)
     return participant.model_copy(update={"revealed": revealed})
 
 
-def _opened(participant: Participant, roster: Roster) -> dict[str, tuple[bytes, bytes]]:
+def _opened(participant: Participant, roster: wire.Roster) -> dict[str, tuple[bytes, bytes]]:
     """(share of the mask key, share of the seed) by the device that dealt them, as far as they can be read."""
     digest, private, own = keys.roster_digest(roster), keys.load_private_key(participant.sharing), participant.device_id
     opened = {}
@@ -187,15 +175,17 @@ def _opened(participant: Participant, roster: Roster) -> dict[str, tuple[bytes, 
             content = keys.open_sealed(key, sealed, roster.round_id, name, own)
         except ProtocolError:
             continue
-        opened[name] = content[:SHARE_BYTES], content[SHARE_BYTES:]
+        opened[name] = content[: wire.SHARE_BYTES], content[wire.SHARE_BYTES :]
     return opened
 
 
-def _sharing_key(private: X25519PrivateKey, peer: KeyAdvertisement, sender: str, receiver: str, digest: bytes) -> bytes:
+def _sharing_key(
+    private: X25519PrivateKey, peer: wire.KeyAdvertisement, sender: str, receiver: str, digest: bytes
+) -> bytes:
     return keys.agreed_key(private, peer.sharing_key, digest, "share", peer.round_id, sender, receiver)
 
 
-def _check_roster(participant: Participant, roster: Roster) -> None:
+def _check_roster(participant: Participant, roster: wire.Roster) -> None:
     if roster.round_id != participant.round_id:
         raise ProtocolError(f"roster: round_id: found {roster.round_id}, expected {participant.round_id}")
     if roster.words != participant.words:
@@ -214,13 +204,13 @@ def _check_names(field: str, found: Mapping[str, bytes] | tuple[str, ...], expec
         raise ProtocolError(f"{field}: found {min(unknown)[:64]}, expected devices that took part so far")
 
 
-def _roster(participant: Participant) -> Roster:
+def _roster(participant: Participant) -> wire.Roster:
     if participant.roster is None:
         _out_of_turn("roster")
     return participant.roster
 
 
-def _too_few(field: str, found: int, roster: Roster) -> NoReturn:
+def _too_few(field: str, found: int, roster: wire.Roster) -> NoReturn:
     raise PrivacyError(
         f"{field}: found {found} of {len(roster.members)} devices, expected at least {roster.threshold}: a sum over "
         "fewer says too much about each"

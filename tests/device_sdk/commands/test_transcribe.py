@@ -174,7 +174,7 @@ def test_output_is_whole_or_as_it_was(tiny_bundle, recordings, tmp_path, monkeyp
     assert run(tiny_bundle, recordings, "--output", out) == 0
     whole = out.read_text("utf-8")
     assert len(whole.splitlines()) == 2
-    monkeypatch.setattr("device_sdk.commands.transcribe.read_and_decode", lambda *_: 1 / 0)
+    monkeypatch.setattr("device_sdk.commands.workers.read_and_decode", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(tiny_bundle, recordings, "--output", out)
     assert out.read_text("utf-8") == whole and list(tmp_path.glob(".out*")) == []
