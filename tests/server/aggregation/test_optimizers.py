@@ -30,11 +30,7 @@ def rounds(settings: OptimizerSettings, count: int, resume: bool = False) -> NDA
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        OptimizerSettings(learning_rate=0.7),
-        OptimizerSettings(kind="adam", learning_rate=0.05, momentum=0.9, second_momentum=0.95, epsilon=1e-3),
-    ],
-    ids=lambda settings: settings.kind,
+    [OptimizerSettings(learning_rate=0.7), OptimizerSettings(kind="adam", learning_rate=0.05, second_momentum=0.95)],
 )
 def test_against_torch(settings: OptimizerSettings) -> None:
     torch = pytest.importorskip("torch")
@@ -48,22 +44,22 @@ def test_against_torch(settings: OptimizerSettings) -> None:
         weights.grad = -torch.from_numpy(rng.normal(size=(3, 2)).astype(np.float32))
         peer.step()
     assert np.allclose(rounds(settings, 6), weights.detach().numpy(), atol=1e-5)
-    assert np.array_equal(rounds(settings, 6), rounds(settings, 6, resume=True))
+    schedule = ScheduleSettings(warmup=3, decay=0.5, start=4)
+    for other in (settings, OptimizerSettings(kind="lamb", learning_rate=0.05, schedule=schedule)):
+        assert np.array_equal(rounds(other, 6), rounds(other, 6, resume=True)), "a resumed state repeats the same bits"
 
 
 def test_sgd_with_rate_one_moves_onto_the_mean() -> None:
-    base = {"w": np.zeros((3, 2), np.float32)}
-    settings = OptimizerSettings()
-    delta = {"w": np.full((3, 2), 0.25, np.float32)}
-    moved, state = apply(settings, init(settings, SHAPES), base, delta)
+    sgd, base, delta = (
+        OptimizerSettings(),
+        {"w": np.zeros((3, 2), np.float32)},
+        {"w": np.full((3, 2), 0.25, np.float32)},
+    )
+    moved, state = apply(sgd, init(sgd, SHAPES), base, delta)
     assert np.array_equal(moved["w"], delta["w"]) and not base["w"].any() and state.step == 1
     assert update_norm(moved, base) == pytest.approx(0.25 * 6**0.5)
-
-
-def test_state_of_another_kind_starts_again() -> None:
-    sgd, adam = OptimizerSettings(), OptimizerSettings(kind="adam")
-    _, state = apply(adam, init(sgd, SHAPES), {"w": np.zeros((3, 2), np.float32)}, {"w": np.ones((3, 2), np.float32)})
-    assert (state.kind, state.step) == ("adam", 1)
+    _, other = apply(OptimizerSettings(kind="adam"), state, base, delta)
+    assert (other.kind, other.step) == ("adam", 1), "a state of another kind starts again"
 
 
 def norm(values: NDArray[np.float32]) -> float:
@@ -81,12 +77,6 @@ def test_lamb_moves_a_parameter_by_its_own_length(decay: float) -> None:
     for name in ("a", "b"):
         assert norm(moved[name] - base[name]) == pytest.approx(0.01 * norm(base[name]), rel=1e-3)
     assert moved["zero"] == pytest.approx([0.01, 0.0], abs=1e-4), "a parameter without a length moves like Adam's"
-
-
-def test_a_resumed_state_repeats_the_same_bits() -> None:
-    schedule = ScheduleSettings(warmup=3, decay=0.5, start=4)
-    settings = OptimizerSettings(kind="lamb", learning_rate=0.05, schedule=schedule)
-    assert np.array_equal(rounds(settings, 6), rounds(settings, 6, resume=True))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from hashlib import sha256
@@ -36,7 +35,8 @@ from server.aggregation.tree_reduction import (
     merge_all,
 )
 from server.storage.blobs import FolderBlobs
-from tests.server.parties import Operator, Party, serving, settings
+from tests.architecture.sources import ROOT
+from tests.server.parties import Operator, Party, serving, settings, until
 
 SHAPES = {"encoder.0.W": (3, 41), "joiner.output.bias": (BLOCK + 5,)}
 REPORTS = 3 * LEAF + 5
@@ -127,10 +127,9 @@ def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Re
 
 
 def test_no_workers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="workers: found 0"):
-        Processes(tmp_path, 0)
-    with pytest.raises(ConfigurationError, match="workers: found 0"):
-        settings(tmp_path, workers=0)
+    for begin in (lambda: Processes(tmp_path, 0), lambda: settings(tmp_path, workers=0)):
+        with pytest.raises(ConfigurationError, match="workers: found 0"):
+            begin()
 
 
 @given(st.integers(0, 3 * LEAF))
@@ -197,13 +196,10 @@ def test_no_worker_outlives_a_killed_server() -> None:
         workers = [int(number) for number in parent.stdout.readline().split()]
         assert workers
         parent.kill()
-        deadline = time.monotonic() + 60
-        while any(Path(f"/proc/{number}/cmdline").exists() and _running(number) for number in workers):
-            assert time.monotonic() < deadline, "workers stayed"
-            time.sleep(0.05)
+        assert until(lambda: not any(map(is_running, workers)))
 
 
-def _running(number: int) -> bool:
+def is_running(number: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] != "Z"
     return False
@@ -239,12 +235,9 @@ def test_memory_is_two_models_and_a_block_of_updates_a_worker(
         folder = tmp_path / str(size)
         content = save({"w": np.ones(size, np.float32)})
         FolderBlobs(folder).put("deltas/r/one.safetensors", content)
-        arguments = (str(folder), str(size), sha256(content).hexdigest(), str(count))
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-        found = subprocess.run(
-            [sys.executable, "-c", MEMORY, *arguments], capture_output=True, text=True, check=True, env=environment
-        )
-        own, workers = found.stdout.split()
+        command = [sys.executable, "-c", MEMORY, str(folder), str(size), sha256(content).hexdigest(), str(count)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        own, workers = subprocess.check_output(command, text=True, env=environment).split()
         return float(own), float(workers)
 
     small, large = peaks(1000), peaks(1 << 22)
