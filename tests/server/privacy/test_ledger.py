@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from sqlalchemy.exc import DatabaseError
 
 from device_sdk.errors import StateError
 from device_sdk.privacy.gaussian import gaussian_epsilon
@@ -123,14 +122,6 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
             refused = http.post("/v1/operator/rounds", json={"settings": plan}, headers=HEADERS)
             assert (refused.status_code, refused.json()["code"]) == (422, "privacy_cap")
             assert refused.json()["field"] == stream
-
-
-@pytest.mark.parametrize("statement", ["DELETE FROM ledger", "UPDATE ledger SET epsilon = 0"])
-def test_the_database_itself_keeps_it_append_only(http: Any, operator: Operator, device: Party, statement: str) -> None:
-    device.send_counts(operator.open(), {1: 1})
-    own: Service = http.app.state.service
-    with pytest.raises(DatabaseError, match="append-only"), own.database.write() as connection:
-        connection.exec_driver_sql(statement)
 
 
 def test_a_backup_whose_totals_are_not_those_of_its_lines_is_refused(

@@ -14,9 +14,9 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import ConfigurationError, IdiolectError, ProtocolError, StateError
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.registry.initial import initial_from_bundle
-from server.registry.models import trainable
+from server.registry.models import list_models, trainable
 from server.service import Service
-from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, refusal, settings
+from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, refusal, serving, settings
 
 
 def test_a_bundle_is_where_a_server_starts(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -122,3 +122,37 @@ def test_push_and_publish_marginals(http: Any, operator: Operator) -> None:
 )
 def test_bad_marginals_are_refused(http: Any, content: dict[str, Any]) -> None:
     assert refusal(http.post("/v1/operator/marginals", json=content, headers=HEADERS)) == (422, "bad_marginals")
+
+
+def test_old_weights_go_and_what_is_needed_stays(tmp_path: Path) -> None:
+    """A long series of rounds keeps a bounded number of weights; what anything still needs stays."""
+    with pytest.raises(ConfigurationError, match="keep_models: found 1"):
+        settings(tmp_path, keep_models=1)
+    with serving(tmp_path, keep_models=2) as http:
+        keep_what_is_needed(http, Operator(http), Party(http).enrol())
+
+
+def keep_what_is_needed(http: Any, operator: Operator, device: Party) -> None:
+    own = http.app.state.service
+    plan = {"deltas": {}, "optimizer": {"kind": "adam", "learning_rate": 0.01}, "teacher": {"interval": 2}}
+    operator.post("rounds", json={"settings": {"marginals": None, "rounds": 8} | plan})
+    made = []
+    for _ in range(7):
+        (round_,) = operator.get("status")["rounds"]
+        version = operator.get("status")["model_version"]
+        assert device.send_delta(round_["id"], model_version=version).status_code == 200
+        made.append(operator.close(round_["id"])["model_version"])
+        stored = list(own.blobs.names("models"))
+        # The base, two models with their optimizer states, the current teacher, and at most one more that is new.
+        assert len(stored) <= 8, stored
+    with own.database.read() as connection:
+        rows = {row.version: row for row in list_models(connection)}
+    assert len(rows) == 1 + 7 + 3, "lineage stays: the base, seven models, three teachers"
+    current = operator.get("status")
+    assert current["model_version"] == made[-1]
+    for version in ("base-1", made[-1], current["teacher_version"]):
+        assert http.get(f"/v1/models/{version}").status_code == 200
+    back = http.post(f"/v1/operator/models/{made[0]}/publish", headers=HEADERS)
+    assert refusal(http.get(f"/v1/models/{made[0]}")) == (410, "model_removed")
+    assert (back.status_code, back.json()["field"]) == (410, "version")
+    assert operator.post("models/base-1/publish")["version"] == "base-1"
