@@ -12,8 +12,6 @@ from server.plans.round import RoundSettings
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.storage.database import Database
 
-__all__ = ["fill"]
-
 KEY = ("device_id", "stream", *LEDGER_FIELDS)
 
 

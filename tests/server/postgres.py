@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["fresh_database", "postgres_server"]
-
 
 @contextmanager
 def postgres_server(*, own: bool = False) -> Iterator[str]:

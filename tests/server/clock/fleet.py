@@ -6,8 +6,8 @@ bucket back only where the server says that it will never take the report.
 
 from __future__ import annotations
 
-import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,9 +17,7 @@ import numpy as np
 from device_sdk.wire.messages import FIXED_POINT
 from server.plans.round import RoundSettings
 from tests.server.clock.world import BUCKETS, Answer, Sending, World
-from tests.server.parties import DIGEST, NO_NOISE, Party
-
-__all__ = ["OPERATIONS", "Fleet"]
+from tests.server.parties import NO_NOISE, Party
 
 DEVICES = 5
 FINAL = {400, 403, 404, 409, 410, 413, 422}
@@ -63,16 +61,14 @@ class Fleet:
     made: dict[str, int] = field(default_factory=lambda: {"marginals": 0, "deltas": 0})
     acknowledged: list[Outgoing] = field(default_factory=list)
     wire: list[Sending] = field(default_factory=list)
-    counted: dict[str, int] = field(default_factory=dict)
+    counted: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.members = [Member(self._fresh()) for _ in range(DEVICES)]
         self.open_round()
 
     def _fresh(self) -> Party:
-        party = Party(None)
-        self.world.enrol(party)
-        return party
+        return self.world.enrol(Party(None))
 
     def open_round(self, goal: int | None = 0) -> None:
         """A round of both streams, unless one is open. goal: 0 takes any."""
@@ -99,14 +95,7 @@ class Fleet:
         self._ask(member)
 
     def _ask(self, member: Member) -> None:
-        message = {
-            "device_id": member.party.id,
-            "bundle_format": 1,
-            "model_version": "base-1",
-            "marginals_version": 0,
-            "words_digest": DIGEST,
-        }
-        answer = self._transmit(self.world.sign(member.party, "/v1/check-in", json.dumps(message).encode()))
+        answer = self._transmit(self.world.sign(member.party, "/v1/check-in", member.party.arrival()))
         if answer is None:
             return
         assert answer.status == 200, answer
@@ -134,13 +123,12 @@ class Fleet:
         answer = self.world.send(sending) if surely else self._transmit(sending)
         if answer is None:
             return
+        member.outbox.remove(outgoing)
         if answer.status == 200:
             assert answer.content["report_id"] == outgoing.report_id
-            member.outbox.remove(outgoing)
             self.acknowledged.append(outgoing)
         else:
             assert answer.status in FINAL and answer.code != "replayed", answer
-            member.outbox.remove(outgoing)
             member.owned[outgoing.stream].append(outgoing.bucket)
         self._retire(member)
 
@@ -149,15 +137,15 @@ class Fleet:
         self.wire.append(sending)
         fate = self.dice.random()
         if fate < 0.15:
-            self._count("dropped requests")
+            self.counted["dropped requests"] += 1
             return None
         if fate < 0.19:
-            self._count("kills in a request")
+            self.counted["kills in a request"] += 1
             self.world.killed_after(self.dice.randrange(40), lambda: self.world.send(sending))
             return None
         answer = self.world.send(sending)
         if fate < 0.34:
-            self._count("dropped responses")
+            self.counted["dropped responses"] += 1
             return None
         return answer
 
@@ -217,7 +205,7 @@ class Fleet:
 
     def tick_killed(self) -> None:
         """The same, and the process ends in the middle of it."""
-        self._count("kills in a tick")
+        self.counted["kills in a tick"] += 1
         self.world.killed_after(self.dice.randrange(120), self.world.service.tick)
 
     def close(self) -> None:
@@ -229,12 +217,9 @@ class Fleet:
     def restart(self) -> None:
         self.world.restart()
 
-    def _count(self, what: str) -> None:
-        self.counted[what] = self.counted.get(what, 0) + 1
-
     def operate(self, operations: int) -> None:
         for operation in self.dice.choices(list(OPERATIONS), list(OPERATIONS.values()), k=operations):
-            self._count(operation.__name__)
+            self.counted[operation.__name__] += 1
             operation(self)
 
     def settle(self) -> None:

@@ -74,7 +74,7 @@ def play(template: Path, folder: Path, database: Database, seed: int) -> Counter
     finally:
         world.close()
         shutil.rmtree(folder)
-    return Counter(fleet.counted)
+    return fleet.counted
 
 
 def judge(world: World, fleet: Fleet) -> None:

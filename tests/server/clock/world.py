@@ -30,15 +30,10 @@ from server.storage.database import Database
 from server.web.routes import devices as routes
 from server.web.routes.senders import check_claimed
 from tests.server.parties import DIGEST, ENROLMENT, Party, settings
-
-__all__ = ["BUCKETS", "Answer", "Clock", "Killed", "World", "make_template", "server_settings"]
+from tests.server.releases.rounds import Killed
 
 BUCKETS = 48
 BEGIN = 1_000_000.0
-
-
-class Killed(BaseException):
-    """The end of the process: nothing of the project catches it."""
 
 
 @dataclass
@@ -140,15 +135,10 @@ class World:
         return Sending(path, round_id, body, headers)
 
     def send(self, sending: Sending) -> Answer:
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": sending.path,
-            "headers": [(name.lower().encode(), value.encode()) for name, value in sending.headers.items()],
-            "app": self._app,
-            "path_params": {} if sending.round_id is None else {"round_id": sending.round_id},
-        }
-        route, request = ROUTES[sending.path.rpartition("/")[2]], Request(scope)
+        headers = [(name.lower().encode(), value.encode()) for name, value in sending.headers.items()]
+        named = {} if sending.round_id is None else {"round_id": sending.round_id}
+        scope = {"type": "http", "method": "POST", "path": sending.path, "headers": headers, "path_params": named}
+        route, request = ROUTES[sending.path.rpartition("/")[2]], Request(scope | {"app": self._app})
         try:
             if sending.headers:
                 check_claimed(self._app.state.service, request)
@@ -157,12 +147,13 @@ class World:
             return Answer(refusal.status, refusal.code, {})
         return Answer(answer.status_code, "", json.loads(bytes(answer.body)))
 
-    def enrol(self, device: Party) -> None:
+    def enrol(self, device: Party) -> Party:
         """Has an answer that is never lost: enrolling again is the same."""
         body = json.dumps({"token": ENROLMENT, "public_key": device.public}).encode()
         answer = self.send(Sending("/v1/enrol", None, body, {}))
         assert answer.status == 200, answer
         device.id = answer.content["device_id"]
+        return device
 
 
 Route = Callable[[Request, str | None, bytes], Response]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import event, select
@@ -21,8 +21,6 @@ from server.rounds.store import find_round, transition
 from server.service import Service
 from server.storage.schema import ledger, marginals, models, publications, release_keys, releases, reports, rounds
 from tests.server.parties import Operator, Party, serving, settings
-
-__all__ = ["Killed", "Published", "Steps", "closing", "go_on", "killed", "noise_of", "open_copy", "published"]
 
 EPSILON = 0.5
 
@@ -65,21 +63,19 @@ class Steps:
         return stepping
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """What a round left behind, to the last bit; times and random ids of rounds that follow are not in it."""
 
     state: str
-    releases: tuple[Any, ...]
-    marginals: tuple[Any, ...]
-    models: tuple[Any, ...]
-    publications: tuple[Any, ...]
-    charges: tuple[Any, ...]
+    releases: list[Any]
+    marginals: list[Any]
+    models: list[Any]
+    publications: list[Any]
+    charges: list[Any]
 
 
 def closing(folder: Path, devices: int = 3, **plan: Any) -> str:
     """A folder with a round that has all its reports and is closing. Returns the round's id."""
-
     with serving(folder, tick_seconds=1e9) as http:
         operator = Operator(http)
         streams = {"marginals": {"epsilon": EPSILON}, "deltas": {}, "teacher": {"interval": 1}, "rounds": 2} | plan
@@ -88,7 +84,7 @@ def closing(folder: Path, devices: int = 3, **plan: Any) -> str:
             device = Party(http).enrol()
             assert device.send_counts(round_id, {7 + number: 256}, report_id=f"m{number}").status_code == 200
             assert device.send_delta(round_id, value=0.01 * (number + 1), report_id=f"d{number}").status_code == 200
-        own: Service = http.app.state.service  # type: ignore[attr-defined]
+        own: Service = http.app.state.service
         with own.database.write() as connection:
             transition(connection, find_round(connection, round_id), RoundState.CLOSING, time.time())
     return round_id
@@ -136,14 +132,9 @@ def published(service: Service, round_id: str) -> Published:
         assert set(connection.execute(select(release_keys.c.key)).scalars()) <= {None}, "and so are keys"
         following = select(rounds.c.state).where(rounds.c.id != round_id)
         assert connection.execute(following).scalars().all() == ["open"], "one round follows"
-        return Published(
-            row.state,
-            tuple((each.stream, each.inputs_sha256, each.reports, each.counts, each.model_version) for each in found),
-            tuple(tuple(each) for each in connection.execute(table)),
-            tuple(weights),
-            tuple(tuple(each) for each in connection.execute(order)),
-            tuple(tuple(each) for each in connection.execute(charges)),
-        )
+        drawn = [(each.stream, each.inputs_sha256, each.reports, each.counts, each.model_version) for each in found]
+        tables = [connection.execute(each).all() for each in (table, order, charges)]
+        return Published(row.state, drawn, tables[0], weights, *tables[1:])
 
 
 def noise_of(found: Published) -> np.ndarray:

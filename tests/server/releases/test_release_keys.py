@@ -19,6 +19,8 @@ from sqlalchemy.exc import IntegrityError
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
+from server.privacy.charges import charge_for
+from server.privacy.ledger import record
 from server.privacy.noise import KEY_BYTES, key_stream, new_key, noised
 from server.rounds import release_keys as keeping
 from server.rounds.caps import Caps
@@ -32,6 +34,7 @@ from tests.server.releases.rounds import Killed, closing, go_on, open_copy, publ
 
 CAP = 0.55
 """Enough for one draw of the rounds here, and too little for two."""
+CUTS = ("advance.release_marginals", "releases.noised", "advance.store_release")
 
 
 def test_a_stream_is_aes_in_counter_mode_under_hkdf() -> None:
@@ -180,13 +183,12 @@ def test_no_key_meets_two_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     try:
         with own.database.write() as connection:
             for number in range(3):
-                connection.execute(
-                    insert(devices).values(id=f"d{number}", public_key=bytes([number]) * 32, enrolled_at=0)
-                )
+                row = {"id": f"d{number}", "public_key": bytes([number]) * 32, "enrolled_at": 0}
+                connection.execute(insert(devices).values(row))
         for number in range(simulated):
             round_id = _accepted_round(own, plan, number)
             while not _ended(own, round_id):
-                point = dice.choice(["releases", "noised", "store_release", "end", "end", "end"])
+                point = dice.choice([*CUTS, "end", "end", "end"])
                 cuts[point] += 1
                 with monkeypatch.context() as patch, suppress(Killed):
                     if point != "end":
@@ -203,16 +205,12 @@ def test_no_key_meets_two_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {len(met) for met in inputs.values()} == {1}, "no key has met two inputs"
     assert {len(used) for used in keys.values()} == {1}, "and no inputs two keys"
     assert made > simulated and again == 3 * (made - simulated), "each further key is a further charge of every report"
-    assert all(cuts[point] > simulated / 20 for point in ("releases", "noised", "store_release", "changed")), dict(cuts)
+    assert all(cuts[point] > simulated / 20 for point in (*CUTS, "changed")), dict(cuts)
 
 
 def _accepted_round(own: Service, plan: RoundSettings, number: int) -> str:
     """A closing round with three reports, each charged."""
-    from server.privacy.charges import charge_for
-    from server.privacy.ledger import record
-
-    view = own.create_round(plan, opened=True)
-    round_id = str(view["id"])
+    round_id = str(own.create_round(plan, opened=True)["id"])
     with own.database.write() as connection:
         for device in range(3):
             report_id = f"{number}-{device}"
@@ -233,13 +231,8 @@ def _cut(patch: pytest.MonkeyPatch, point: str) -> None:
     """The process ends before the reports are read, right after the draw, or before the release is stored."""
 
     def end(*arguments: Any) -> None:
-        if point == "noised":
+        if point == "releases.noised":
             noised(*arguments)
         raise Killed
 
-    where = {
-        "releases": "server.rounds.advance.release_marginals",
-        "noised": "server.rounds.releases.noised",
-        "store_release": "server.rounds.advance.store_release",
-    }
-    patch.setattr(where[point], end)
+    patch.setattr(f"server.rounds.{point}", end)

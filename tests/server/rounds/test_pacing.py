@@ -110,32 +110,6 @@ def test_a_million_devices_on_a_mock_clock() -> None:
     assert closed_at <= deadline
 
 
-def test_a_demand_calls_those_who_may_yet_report() -> None:
-    """5,000 of 100,000 devices are asked, each has something to send at every third visit. The round's demand brings
-    more of the 4,000 reports in six hours than the usual interval does, and never more check-ins than are stood."""
-    count, goal, found = 100_000, 4000, []
-    for called in (False, True):
-        fleet = MockFleet(np.random.default_rng(5).uniform(0, 14_400, count), 100.0, usual=14_400.0, seed=6)
-        random, reported = np.random.default_rng(7), np.zeros(count, bool)
-        asked = random.random(count) < 0.05
-        while fleet.now < 14_400:
-            fleet.step(count)
-        deadline = fleet.now + 6 * 3600
-        while fleet.now < deadline:
-            missing = goal - int(np.count_nonzero(reported))
-            demand = Demand(missing, deadline - fleet.now, 0.05) if called and missing > 0 else None
-            able = np.flatnonzero(fleet.due < fleet.now + fleet.STEP)
-            able = able[asked[able] & ~reported[able]]
-            before = fleet.due.copy()
-            fleet.step(count)
-            told = window(count, 100.0, 14_400.0, demand)
-            fleet.due[able] = before[able] + random.uniform(told.earliest, told.latest, able.size)
-            reported[able[random.random(able.size) < 1 / 3][: max(missing, 0)]] = True
-        found.append(int(np.count_nonzero(reported)))
-        assert fleet.arrivals.max() <= 100
-    assert found[1] > 1.15 * found[0], found
-
-
 def test_who_counts_as_the_fleet(tmp_path: Path) -> None:
     now = 10 * SEEN_SECONDS
     old = now - SEEN_SECONDS - 1

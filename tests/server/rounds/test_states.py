@@ -15,12 +15,11 @@ from server.plans.round import RoundSettings, RoundState, check
 from server.privacy import noise
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
-from server.rounds import advance as advancing
 from server.rounds import releases as releasing
 from server.rounds.evaluation import Evaluation
 from server.rounds.store import find_round, transition
 from server.service import Service
-from tests.server.parties import HEADERS, Operator, Party, initial, serving, settings, until
+from tests.server.parties import HEADERS, Operator, Party, initial, serving, until
 from tests.server.releases.rounds import go_on
 from tests.server.rounds.test_sampling import AMPLIFIED, NOISED
 
@@ -209,62 +208,6 @@ def test_a_push_meanwhile_is_not_overwritten(operator: Operator, device: Party, 
     assert operator.get("status")["model_version"] == "pushed"
     assert operator.get("status")["marginals_version"] == 1
     assert "kept unpublished" in found["note"]
-
-
-class Stop(BaseException):
-    """Stands for the end of the process: nothing of the project catches it."""
-
-
-CUTS = [
-    (releasing, "noised"),
-    (releasing, "_follow"),
-    (advancing, "store_release"),
-    (advancing, "_evaluate"),
-    (advancing, "_publish"),
-    (advancing, "publish"),
-    (advancing, "transition"),
-    (advancing, "follow_up"),
-]
-
-
-@pytest.mark.parametrize(("module", "point"), CUTS, ids=lambda value: value if isinstance(value, str) else "")
-@pytest.mark.parametrize("late", [False, True])
-def test_a_round_goes_on_where_it_was_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, point: str, late: bool
-) -> None:
-    """Cut before or after each step: one release, one publication, the right counts, one teacher, one round that
-    follows, no raw contribution left."""
-    whole = getattr(module, point)
-    with serving(tmp_path, tick_seconds=60.0) as http:
-        operator, device = Operator(http), Party(http).enrol()
-        round_id = operator.open(deltas={}, teacher={"interval": 1}, rounds=2)
-        device.send_counts(round_id, {7: 256})
-        device.send_delta(round_id)
-
-        def cut(*arguments: Any, **named: Any) -> Any:
-            if late:
-                whole(*arguments, **named)
-            raise Stop
-
-        own: Service = http.app.state.service
-        monkeypatch.setattr(module, point, cut)
-        with pytest.raises(Stop):
-            own.close_round(round_id)
-        monkeypatch.setattr(module, point, whole)
-    again = Service(settings(tmp_path), initial())
-    with again:
-        until(lambda: _state(again, round_id) == "published")
-    with again.database.read() as connection:
-        assert read_counts(find_marginals(connection, 1)).nonzero()[0].tolist() == [7]
-        for table, rows in (("releases", 2), ("marginals", 2), ("models", 3), ("publications", 4), ("ledger", 2)):
-            assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == rows
-        states = connection.exec_driver_sql("SELECT state FROM rounds ORDER BY number").scalars().all()
-        assert states == ["published", "open"]
-        raw = "SELECT count(*) FROM reports WHERE counts IS NOT NULL OR blob IS NOT NULL"
-        assert connection.exec_driver_sql(raw).scalar() == 0
-    fresh = Service(settings(tmp_path), initial())
-    assert list(fresh.blobs.names("deltas")) == []
-    fresh.close()
 
 
 def _state(service: Service, round_id: str) -> str:
