@@ -187,12 +187,7 @@ def _keys(
 
 
 def abandon(
-    database: Database,
-    blobs: BlobStore,
-    round_id: str,
-    now: float,
-    note: str,
-    also: Callable[[Connection], None],
+    database: Database, blobs: BlobStore, round_id: str, now: float, note: str, also: Callable[[Connection], None]
 ) -> None:
     """End a round without a release; what was sent for it is deleted, what it was charged stays charged.
 

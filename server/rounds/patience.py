@@ -1,10 +1,8 @@
 """How long what fails is tried again: a passing fault must lose no round, and a lasting one must hold nothing up.
 
-After a failure the same thing is left alone for a second, then two, then four, up to a minute, while everything else
-goes on. A failure that more tries cannot mend (a value that is not what it must be, a row that the database refuses) is
-given up after 4 tries over 5 seconds at least. Any other (a database that is locked, a disk that is full, a worker that
-was lost) is given up after 60 tries over six hours at least. Tries of one kind do not count for the other, and a server
-that was started again counts anew.
+After a failure the same thing is left alone for a second, then two, then four, up to a minute. What more tries cannot
+mend (a row that the database refuses) is given up after ``LASTING``, any other failure (a disk that is full) after
+``PASSING``. Tries of one kind do not count for the other, and a server that was started again counts anew.
 """
 
 from __future__ import annotations

@@ -69,12 +69,7 @@ class Contribution:
 
 
 def accept(
-    database: Database,
-    sender: Sender,
-    contribution: Contribution,
-    *,
-    caps: Caps,
-    clock: Callable[[], float],
+    database: Database, sender: Sender, contribution: Contribution, *, caps: Caps, clock: Callable[[], float]
 ) -> tuple[Receipt, bool]:
     """Count a report once, in a transaction. Returns its receipt and whether it closed the round by reaching the goal.
 

@@ -165,6 +165,10 @@ class Party:
         return {"report_id": secrets.token_hex(8), "device_id": self.id, "round_id": round_id}
 
 
+Devices = Callable[[int], list[Party]]
+"""Enrols so many."""
+
+
 def values_of(value: float) -> dict[str, NDArray[np.float32]]:
     """Of every parameter that a round moves."""
     return {name: np.full(shape, value, np.float32) for name, shape in SHAPES.items()}

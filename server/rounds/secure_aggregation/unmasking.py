@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -230,10 +231,7 @@ def _products(differences: Elements) -> Elements:
 
 
 def _product(rows: Elements) -> Elements:
-    found = np.ones(len(rows), np.int64)
-    for column in rows.T:
-        found = found * column % PRIME
-    return found
+    return reduce(lambda left, right: left * right % PRIME, rows.T, np.ones(len(rows), np.int64))
 
 
 def _powers(points: Elements, count: int) -> Elements:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.server.parties import (
     BIAS,
     HEADERS,
     SHAPES,
+    Devices,
     Operator,
     Party,
     initial,
@@ -40,7 +41,7 @@ def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: An
     return operator.close(round_id)
 
 
-def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Devices) -> None:
     round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, optimizer={"learning_rate": 0.5})
     for device, value, utterances in zip(devices(2), (0.01, 0.04), (1, 2), strict=True):
         answer = device.send_delta(round_id, values_of(value), kind="gradient", utterances=utterances)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy import insert
 from server.rounds.pacing import SEEN_RESOLUTION, SEEN_SECONDS, SHORTEST, Demand, Fleet, note_seen, window
 from server.storage.database import Database
 from server.storage.schema import devices as device_table
-from tests.server.parties import Operator, Party
+from tests.server.parties import Devices, Operator
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_who_counts_as_the_fleet(tmp_path: Path) -> None:
         assert fleet.size(connection, now - 2 * SEEN_SECONDS) == 5, "a clock that went back counts anew"
 
 
-def test_the_server_answers_a_window(http: Any, operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+def test_the_server_answers_a_window(http: Any, operator: Operator, devices: Devices) -> None:
     fleet = devices(3)
     assert all(54 <= device.check_in().json()["retry_after_seconds"] <= 66 for device in fleet)
     operator.open(goal=3, seconds=100.0)

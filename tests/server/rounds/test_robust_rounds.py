@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.server.parties import Operator, Party, initial, weights_of
+from tests.server.parties import Devices, Operator, Party, initial, weights_of
 
 HONEST = [0.9, 1.0, 1.1, 1.2]
 
@@ -31,6 +30,6 @@ def moved(http: Any, operator: Operator, parties: list[Party], values: list[floa
     ids=["mean", "cosine"],
 )
 def test_one_liar_among_five(
-    http: Any, operator: Operator, devices: Callable[[int], list[Party]], settings: dict[str, Any], expected: float
+    http: Any, operator: Operator, devices: Devices, settings: dict[str, Any], expected: float
 ) -> None:
     assert moved(http, operator, devices(5), [*HONEST, 40.0], **settings) == pytest.approx(expected, rel=1e-4)

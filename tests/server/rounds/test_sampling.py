@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from server.service import Service
 from server.storage.database import Database
 from server.storage.schema import devices as device_table
 from server.storage.schema import population_charges, rounds
-from tests.server.parties import BIAS, HEADERS, Operator, Party, initial, refusal, serving, weights_of
+from tests.server.parties import BIAS, HEADERS, Devices, Operator, Party, initial, refusal, serving, weights_of
 
 DELTA = 1e-6
 AMPLIFIED = {"kind": "poisson", "rate": 0.5, "amplified": True}
@@ -120,9 +119,7 @@ def _asks(http: Any, round_id: str, device: Party) -> bool:
         return is_sampled(connection, find_round(connection, round_id), device.id)
 
 
-def test_only_who_is_sampled_is_offered_the_round_and_heard(
-    http: Any, operator: Operator, devices: Callable[[int], list[Party]]
-) -> None:
+def test_only_who_is_sampled_is_offered_the_round_and_heard(http: Any, operator: Operator, devices: Devices) -> None:
     fleet = devices(8)
     round_id = operator.open(goal=3, minimum=1, sampling={"kind": "fixed", "over_selection": 1.3})
     late = devices(1)
@@ -157,7 +154,7 @@ def test_a_straggler_after_the_deadline_is_told_so(tmp_path: Path) -> None:
 
 
 def test_an_amplified_round_charges_everyone_once_by_the_accountant(
-    http: Any, operator: Operator, devices: Callable[[int], list[Party]]
+    http: Any, operator: Operator, devices: Devices
 ) -> None:
     fleet = devices(6)
     for _ in range(2):
@@ -191,9 +188,7 @@ def test_an_amplified_round_charges_everyone_once_by_the_accountant(
             connection.exec_driver_sql(statement)
 
 
-def test_the_amplified_mean_is_over_the_fixed_denominator(
-    http: Any, operator: Operator, devices: Callable[[int], list[Party]]
-) -> None:
+def test_the_amplified_mean_is_over_the_fixed_denominator(http: Any, operator: Operator, devices: Devices) -> None:
     fleet = devices(8)
     plan = NOISED | {"noise_multiplier": 1e-3, "sampling": AMPLIFIED | {"rate": 0.75}}
     round_id = operator.open(**plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from server.rounds import releases as releasing
 from server.rounds.evaluation import Evaluation
 from server.rounds.store import find_round, transition
 from server.service import Service
-from tests.server.parties import HEADERS, Operator, Party, initial, serving, until
+from tests.server.parties import HEADERS, Devices, Operator, Party, initial, serving, until
 from tests.server.releases.rounds import go_on
 from tests.server.rounds.test_sampling import AMPLIFIED, NOISED
 
@@ -109,9 +108,7 @@ def test_one_round_is_open_at_a_time(http: Any, operator: Operator) -> None:
     assert again.json()["code"] == "wrong_state"
 
 
-def test_closes_by_itself_when_every_stream_has_its_goal(
-    operator: Operator, devices: Callable[[int], list[Party]]
-) -> None:
+def test_closes_by_itself_when_every_stream_has_its_goal(operator: Operator, devices: Devices) -> None:
     round_id = operator.open(deltas={}, goal=2)
     first, second, third = devices(3)
     for device in (first, second):
@@ -134,7 +131,7 @@ def test_the_deadline_closes_a_round(operator: Operator, device: Party) -> None:
     assert "fewer than the minimum" in operator.get(f"rounds/{empty}")["note"]
 
 
-def test_below_the_minimum_nothing_is_released(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+def test_below_the_minimum_nothing_is_released(operator: Operator, devices: Devices) -> None:
     round_id = operator.open(deltas={}, minimum=2)
     first, second = devices(2)
     first.send_counts(round_id, {1: 256})

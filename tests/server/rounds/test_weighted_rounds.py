@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from server.lab.rehearsal import PseudoDevices
 from server.plans.round import RoundSettings, ServerStep
 from server.rounds.server_step import Weights, take_server_step
 from tests.server.lab.rehearsal.test_pseudo_devices import spoken
-from tests.server.parties import BIAS, Operator, Party, initial, serving, weights_of
+from tests.server.parties import BIAS, Devices, Operator, Party, initial, serving, weights_of
 
 
 @pytest.mark.parametrize(
     ("weighting", "field", "told"), [("loss", "loss", (1.0, 3.0, 0.5)), ("word_errors", "word_error", (0.0, 1.5, 0.2))]
 )
 def test_devices_weigh_by_what_they_tell(
-    http: Any, operator: Operator, devices: Callable[[int], list[Party]], weighting: str, field: str, told: tuple[float]
+    http: Any, operator: Operator, devices: Devices, weighting: str, field: str, told: tuple[float]
 ) -> None:
     values = (0.01, 0.05, -0.02)
     round_id = operator.open(marginals=None, deltas={}, weighting=weighting)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device_sdk.wire.messages import CheckedIn, Receipt, WordPlan
+from device_sdk.wire.messages import CheckedIn, WordPlan
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.new_words import threshold
 from server.rounds.releases import Release, store_release
-from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, refusal, serving
+from tests.server.parties import HEADERS, NO_NOISE, Devices, Operator, Party, refusal, serving
 
-Devices = Callable[[int], list[Party]]
 TWICE = {"epsilon": NO_NOISE}
 """A plan that releases what two devices name."""
 
@@ -60,21 +58,6 @@ def test_it_is_offered_to_devices_that_can_take_part(operator: Operator, device:
     assert offer.words == WordPlan(max_words=3, epsilon=NO_NOISE)
     device.send_words(round_id, "cortado")
     assert device.check_in().json()["round"] is None
-
-
-def test_a_repeat_counts_once_and_a_second_report_not_at_all(operator: Operator, devices: Devices) -> None:
-    one, two = devices(2)
-    round_id = opened(operator)
-    path, body = f"/v1/rounds/{round_id}/words", one.words(round_id, "cortado", "lungo")
-    receipts = [Receipt.model_validate_json(one.post(path, body, round_id).content) for _ in range(3)]
-    assert [receipt.duplicate for receipt in receipts] == [False, True, True]
-    again = one.send_words(round_id, "cortado")
-    assert refusal(again) == (409, "already_reported")
-    two.send_words(round_id, "cortado")
-    found = operator.close(round_id)
-    assert (found["reports"]["words"], found["releases"]["words"]["words"]) == (2, {"cortado": 2})
-    assert Receipt.model_validate_json(one.post(path, body, round_id).content).duplicate
-    assert operator.get("privacy")["streams"]["words"]["devices"] == 2
 
 
 @pytest.mark.parametrize(

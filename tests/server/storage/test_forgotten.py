@@ -124,6 +124,19 @@ def files(*folders: Path) -> list[Path]:
     return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
 
 
+def lived(machine: Machine, parties: list[Party], planted: Planted, folders: list[Path]) -> Iterator[int]:
+    """Rounds that end one way or the other: their numbers, before each ends."""
+    for number in range(ROUNDS):
+        round_id = planted_round(machine, parties, number, planted)
+        watch_keys(machine, planted)
+        if number == 0:  # what is looked for can be found
+            there = {found.partition(" ")[0] for found in planted.found(files(*folders))}
+            assert {"counts", "word", "delta"} <= there, there
+        yield number
+        ended = "abandon" if number % 4 == 3 else "close"
+        assert machine.operator.post(f"rounds/{round_id}/{ended}")["state"] in {"published", "abandoned"}
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     found = Machine(tmp_path / "machine")
@@ -134,18 +147,11 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 def test_nothing_of_ten_rounds_is_left_in_the_files_of_a_running_server(machine: Machine, tmp_path: Path) -> None:
     """While devices go on checking in, and a backup is taken in the middle of the last round."""
     planted = Planted()
-    with machine.running() as operator:
+    with machine.running():
         parties = [machine.party() for _ in range(4)]
-        for number in range(ROUNDS):
-            round_id = planted_round(machine, parties, number, planted)
-            watch_keys(machine, planted)
+        for number in lived(machine, parties, planted, [machine.folder]):
             if number == ROUNDS - 1:
                 assert idiolect("backup", tmp_path / "server.tar", *machine.place).returncode == 0
-            if number == 0:  # what is looked for can be found
-                there = planted.found(files(machine.folder))
-                assert {found.partition(" ")[0] for found in there} == {"counts", "word", "delta", "sampling"}, there
-            ended = "abandon" if number % 4 == 3 else "close"
-            assert operator.post(f"rounds/{round_id}/{ended}")["state"] in {"published", "abandoned"}
             for party in parties:
                 assert party.check_in().status_code == 200
         assert eventually(lambda: planted.found(files(machine.folder, tmp_path))) == []
@@ -203,15 +209,8 @@ def test_nothing_of_ten_rounds_is_left_in_the_files_of_postgresql(tmp_path: Path
     with postgres_server(own=True) as url:
         machine = Machine(tmp_path / "machine", url)
         place, planted = _prepared(url), Planted()
-        with machine.running() as operator:
-            parties = [machine.party() for _ in range(3)]
-            for number in range(ROUNDS):
-                round_id = planted_round(machine, parties, number, planted)
-                watch_keys(machine, planted)
-                if number == 0:
-                    assert planted.found(files(place)), "what is looked for can be found"
-                ended = "abandon" if number % 4 == 3 else "close"
-                assert operator.post(f"rounds/{round_id}/{ended}")["state"] in {"published", "abandoned"}
+        with machine.running():
+            list(lived(machine, [machine.party() for _ in range(3)], planted, [place]))
             assert eventually(lambda: planted.found(files(place, tmp_path))) == []
         machine.close()
 

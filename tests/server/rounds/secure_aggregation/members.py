@@ -71,16 +71,6 @@ class Member:
         return None
 
 
-def joined(parties: list[Party], round_id: str, seed: int = 0, *, minimum: int = 2) -> list[Member]:
-    """The parties in a round."""
-    added = zip(parties, vectors(len(parties), seed), strict=True)
-    found = [Member(party, round_id, vector, minimum=minimum) for party, vector in added]
-    for member in found:
-        answer = member.join()
-        assert answer.status_code == 200, answer.text
-    return found
-
-
 def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:
     """Noised counts, with values that occur nowhere by chance: six digits and both signs."""
     rng = np.random.default_rng(seed)

@@ -14,38 +14,34 @@ from server.storage.database import Database
 from server.storage.schema import releases
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import WORDS, Operator, Party, settings, until
-from tests.server.rounds.secure_aggregation.members import PLAN, Member, joined
+from tests.server.rounds.secure_aggregation.members import PLAN, Member, vectors
 
 
-class Fleet:
-    """Owns a server process and a client of it. database: what the server's is, read from outside."""
+class Site:
+    """A server, by what its tests ask of it. database: the server's, read beside it."""
 
-    def __init__(self, folder: Path, place: str) -> None:
-        self.folder = folder
-        self.process = ServerProcess(folder, place, WORDS, 4)
-        self.process.start()
-        self.http = httpx.Client(timeout=60)
-        self.database = Database(settings(folder, database=place).database_url)
+    folder: Path
+    http: Any
+    url = ""
+    database: Database
 
     @property
     def operator(self) -> Operator:
-        return Operator(self.http, self.process.url)
+        return Operator(self.http, self.url)
 
     def parties(self, count: int) -> list[Party]:
-        return [Party(self.http, self.process.url).enrol() for _ in range(count)]
+        return [Party(self.http, self.url).enrol() for _ in range(count)]
 
-    def join(self, parties: list[Party], *, seed: int = 0, **changes: Any) -> list[Member]:
+    def join(self, parties: list[Party], *, seed: int = 0, minimum: int = 2, **changes: Any) -> list[Member]:
         """The parties in a new round, whose group is as large as they are many unless ``changes`` say otherwise."""
         groups = {"size": len(parties), "stage_seconds": 600}
-        round_id = self.operator.open(**{"marginals": PLAN, "minimum": 2, "groups": groups} | changes)
-        return joined(parties, round_id, seed)
-
-    def kill(self, members: list[Member] = []) -> None:  # noqa: B006
-        """Kill the server and start it again."""
-        self.process.kill()
-        self.process.start()
-        for member in members:
-            member.party.url = self.process.url
+        plan = {"marginals": PLAN | {"minimum_survivors": minimum}, "minimum": minimum, "groups": groups}
+        round_id, added = self.operator.open(**plan | changes), vectors(len(parties), seed)
+        found = [Member(*each, minimum=minimum) for each in zip(parties, [round_id] * len(parties), added, strict=True)]
+        for member in found:
+            answer = member.join()
+            assert answer.status_code == 200, answer.text
+        return found
 
     def round(self, round_id: str) -> dict[str, Any]:
         return self.operator.get(f"rounds/{round_id}")
@@ -57,6 +53,28 @@ class Fleet:
     def released(self, round_id: str) -> NDArray[np.int64]:
         (row,) = self.rows(select(releases).where(releases.c.round_id == round_id, releases.c.stream == "marginals"))
         return np.frombuffer(row.counts, "<i8")
+
+
+class Fleet(Site):
+    """Owns a server process and a client of it."""
+
+    def __init__(self, folder: Path, place: str) -> None:
+        self.folder = folder
+        self.process = ServerProcess(folder, place, WORDS, 4)
+        self._start()
+        self.http = httpx.Client(timeout=60)
+        self.database = Database(settings(folder, database=place).database_url)
+
+    def kill(self, members: list[Member] = []) -> None:  # noqa: B006
+        """Kill the server and start it again."""
+        self.process.kill()
+        self._start()
+        for member in members:
+            member.party.url = self.url
+
+    def _start(self) -> None:
+        self.process.start()
+        self.url = self.process.url
 
     def sums(self, members: list[Member]) -> None:
         """The members' round ends with their exact sum."""

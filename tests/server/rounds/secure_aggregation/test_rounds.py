@@ -19,12 +19,13 @@ from device_sdk.secure_aggregation.keys import advertised_bytes
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
 from server.plans.round import word_bits
-from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
-from tests.server.parties import HEADERS, WORDS, Operator, Party, refusal, serving
-from tests.server.rounds.secure_aggregation.members import ANSWERED, PLAN, Member, joined, through, vectors
+from server.storage.schema import aggregation_groups, aggregation_messages, ledger, reports
+from tests.server.parties import HEADERS, WORDS, Party, refusal, serving
+from tests.server.rounds.secure_aggregation.members import ANSWERED, PLAN, Member, through, vectors
+from tests.server.rounds.secure_aggregation.processes import Site
 
 
-class Server:
+class Server(Site):
     """A server whose clock can be moved forward, and whose rounds move on when they are told."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
@@ -36,7 +37,7 @@ class Server:
         self._open = serving(self.folder, clock=lambda: time.time() + self.late, **long, **self.changes)
         self.http = self._open.__enter__()
         self.own: Any = self.http.app.state.service
-        self.operator = Operator(self.http)
+        self.database = self.own.database
 
     def close(self) -> None:
         self._open.__exit__(None, None, None)
@@ -45,21 +46,10 @@ class Server:
         self.late += seconds
         self.own.tick()
 
-    def members(
-        self, count: int, *, size: int = 50, minimum: int = 2, seed: int = 0, **round_settings: Any
-    ) -> list[Member]:
+    def members(self, count: int, *, size: int = 50, **changes: Any) -> list[Member]:
         """Devices that joined a new round."""
-        plan, groups = PLAN | {"minimum_survivors": minimum}, {"size": size, "stage_seconds": 600}
-        round_id = self.operator.open(marginals=plan, minimum=minimum, groups=groups, **round_settings)
-        return joined([Party(self.http).enrol() for _ in range(count)], round_id, seed, minimum=minimum)
-
-    def rows(self, query: Any) -> list[Any]:
-        with self.own.database.read() as connection:
-            return list(connection.execute(query))
-
-    def released(self, round_id: str) -> NDArray[np.int64]:
-        (row,) = self.rows(select(releases).where(releases.c.round_id == round_id))
-        return np.frombuffer(row.counts, "<i8")
+        groups = {"size": size, "stage_seconds": 600}
+        return self.join(self.parties(count), groups=groups, **changes)
 
 
 @pytest.fixture
@@ -84,7 +74,7 @@ def test_a_round_from_its_opening_to_new_marginals(server: Server) -> None:
     assert members[0].task().stage in ("waiting", "done"), "the server takes the sum in its own time"
     server.tick()
     assert {member.task().stage for member in members} == {"done"}
-    found = server.operator.get(f"rounds/{round_id}")
+    found = server.round(round_id)
     assert found["state"] == "published"
     assert (found["reports"]["marginals"], found["releases"]["marginals"]["reports"]) == (6, 6)
     assert [(group["stage"], group["devices"], group["note"]) for group in found["groups"]] == [("done", 6, "")]
@@ -135,7 +125,7 @@ def test_drop_outs_at_a_stage(server: Server, stage: Stage, lost: int) -> None:
         found = {member.step() for member in answering}
         assert found == {each} or (lost == 3 and stages.index(each) > stages.index(stage) and found == {"abandoned"})
         server.tick(601 if each == stage else 0)
-    found_round = server.operator.get(f"rounds/{round_id}")
+    found_round = server.round(round_id)
     if lost == 3:
         assert found_round["state"] == "abandoned"
         assert {member.task().stage for member in members} == {"abandoned"}
@@ -160,7 +150,7 @@ def test_groups_fill_and_the_rest_is_shared_out(server: Server) -> None:
     round_id = members[0].round_id
     through(members[:6], "unmasking")
     server.tick()
-    assert server.operator.get(f"rounds/{round_id}")["state"] == "open"
+    assert server.round(round_id)["state"] == "open"
     assert members[6].task().stage == "waiting"
     found = server.operator.close(round_id)
     assert found["state"] == "published", "one device alone is no group"
@@ -173,7 +163,7 @@ def test_groups_fill_and_the_rest_is_shared_out(server: Server) -> None:
 def test_the_goal_closes_a_round(server: Server) -> None:
     members = server.members(4, goal=4)
     round_id = members[0].round_id
-    assert server.operator.get(f"rounds/{round_id}")["state"] == "closing"
+    assert server.round(round_id)["state"] == "closing"
     assert refusal(Member(Party(server.http).enrol(), round_id, vectors(1)[0]).join()) == (409, "round_closed")
     server.tick()
     through(members, "unmasking")

@@ -68,23 +68,3 @@ def test_a_round_that_keeps_failing_ends_abandoned_and_holds_no_other_up(fleet: 
     fleet.sums(members)
     found = until(lambda: (now := fleet.round(damaged))["state"] == "abandoned" and now)
     assert found["note"].startswith("kept failing: ValidationError"), found["note"]
-
-
-def test_readiness_and_a_metric_tell_the_age_of_every_rounds_last_good_tick(fleet: Fleet) -> None:
-    members = fleet.join(fleet.parties(2))
-    fleet.operator.close(members[0].round_id)
-    open_round = fleet.operator.open()
-    names = {"loop", members[0].round_id, open_round}
-
-    def told() -> dict[str, float]:
-        ages = fleet.http.get(f"{fleet.process.url}/readyz").json().get("tick_ages", {})
-        return dict(ages) if set(ages) == names else {}
-
-    assert max(until(told, 12).values()) < 10
-    metrics = fleet.http.get(f"{fleet.process.url}/metrics", headers={"Authorization": "Bearer operator-token"}).text
-    for line in (
-        "idiolect_tick_age_seconds ",
-        *(f'idiolect_round_tick_age_seconds{{round="{name}"}} ' for name in (members[0].round_id, open_round)),
-    ):
-        (found,) = [float(each.removeprefix(line)) for each in metrics.splitlines() if each.startswith(line)]
-        assert 0 <= found < 10
