@@ -25,9 +25,11 @@ PLAN: dict[str, Any] = {
 class Member:
     """A device that takes part. vector: what it adds, int64 [words]. sent: every body that it sent."""
 
-    def __init__(self, party: Party, round_id: str, vector: NDArray[np.int64], *, minimum: int = 2) -> None:
+    def __init__(
+        self, party: Party, round_id: str, vector: NDArray[np.int64], *, minimum: int = 2, digest: str = DIGEST
+    ) -> None:
         self.party, self.round_id, self.vector = party, round_id, vector
-        own = {"words_digest": DIGEST, "words": WORDS, "minimum": minimum}
+        own = {"words_digest": digest, "words": len(vector), "minimum": minimum}
         self.participant: Participant = advertise(party.key, party.id, round_id, **own)
         self.sent: list[bytes] = []
 

@@ -13,8 +13,6 @@ from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
 from server.lab.simulation.engine.population import Held, Task
 from server.lab.simulation.engine.tasks import Classification, RecurrentClassifier, SpeechCTC, perceptron
 
-__all__ = ["KINDS", "made"]
-
 LABELS = 5
 
 
@@ -34,33 +32,29 @@ class Seer(nn.Module):
         return scores
 
 
+SHAPES: dict[str, tuple[int, ...]] = {"perceptron": (4,), "recurrent": (6, 3), "convolution": (2, 9)}
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "perceptron": lambda: perceptron([4, 6, LABELS]),
+    "recurrent": lambda: RecurrentClassifier(3, 4, LABELS, layers=2),
+    "convolution": Seer,
+}
+KINDS = (*NETWORKS, "speech")
+
+
 def made(kind: str, clients: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Task, Held]:
     """A task and its population; ``speech`` is float32 within, since a CTC loss is."""
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
-    networks: dict[str, Callable[[], nn.Module]] = {
-        "perceptron": lambda: perceptron([4, 6, LABELS]),
-        "recurrent": lambda: RecurrentClassifier(3, 4, LABELS, layers=2),
-        "convolution": Seer,
-    }
-    held = []
-    for _ in range(clients):
-        count = int(generator.integers(1, 5))
+    held: list[tuple[Tensor, ...]] = []
+    for count in generator.integers(1, 5, clients).tolist():
         labels = torch.randint(LABELS, (count,))
-        if kind == "perceptron":
-            held.append((torch.randn(count, 4, dtype=dtype), labels))
-        elif kind == "recurrent":
-            held.append((torch.randn(count, 6, 3, dtype=dtype), labels))
-        elif kind == "convolution":
-            held.append((torch.randn(count, 2, 9, dtype=dtype), labels))
-        else:
-            frames = torch.randint(30, 41, (count,))
-            features = torch.randn(count, int(frames.max()), 8, dtype=dtype)
-            held.append((features, frames, torch.randint(1, 5, (count, 3)), torch.randint(1, 4, (count,))))
-    if kind == "speech":
-        shape = CTCTransformerShape(mel_bins=8, size=8, feed_forward=12, layers=2, heads=2, dropout=0.0, layer_drop=0.0)
-        return SpeechCTC(CTCTransformer(shape).to(dtype).eval(), ALPHABETS["en"]), Held(held)
-    return Classification(networks[kind]().to(dtype)), Held(held)
-
-
-KINDS = ("perceptron", "recurrent", "convolution", "speech")
+        if kind != "speech":
+            held.append((torch.randn(count, *SHAPES[kind], dtype=dtype), labels))
+            continue
+        frames = torch.randint(30, 41, (count,))
+        features = torch.randn(count, int(frames.max()), 8, dtype=dtype)
+        held.append((features, frames, torch.randint(1, 5, (count, 3)), torch.randint(1, 4, (count,))))
+    if kind != "speech":
+        return Classification(NETWORKS[kind]().to(dtype)), Held(held)
+    shape = CTCTransformerShape(mel_bins=8, size=8, feed_forward=12, layers=2, heads=2, dropout=0.0, layer_drop=0.0)
+    return SpeechCTC(CTCTransformer(shape).to(dtype).eval(), ALPHABETS["en"]), Held(held)
