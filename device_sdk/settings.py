@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypedDict
 
-from device_sdk.checks import NUMBER, WHOLE, check_intervals, check_type
+from device_sdk.checks import NUMBER, WHOLE, check_choice, check_intervals, check_type
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.features.channel import ChannelSettings
@@ -18,8 +18,8 @@ from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.policy import Conditions, Policy
 from device_sdk.privacy.bounds import OfferBounds
-from device_sdk.runtimes.engine import Engine, Runtime, check_runtime
-from device_sdk.runtimes.onnxruntime import Precision, check_precision
+from device_sdk.runtimes.engine import RUNTIMES, Engine, Runtime
+from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES, Precision
 
 _PARTS = (DecodingSettings, GuardSettings, LearningSettings, OfferBounds, RepetitionSettings)
 _KINDS: Mapping[str, tuple[type, str]] = {
@@ -93,8 +93,8 @@ class DeviceSettings:
         check_intervals("device", self, "(0, 86400]", "check_in_seconds")
         if self.keep_heard and not self.keep_corrected:
             raise ConfigurationError("device.keep_heard: found True without keep_corrected, expected both")
-        check_precision(self.precision, "device.precision")
-        check_runtime(self.runtime, "device.runtime")
+        check_choice("device.precision", self.precision, PRECISION_CHOICES)
+        check_choice("device.runtime", self.runtime, RUNTIMES)
         if self.runtime == "executorch" and self.precision == "int8":
             raise ConfigurationError("device.precision: found int8, which only runtime 'onnxruntime' has; use float32")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.checks import check_interval, check_type
 
 __all__ = ["PRESETS", "Architecture"]
 
@@ -33,12 +33,9 @@ class Architecture:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"architecture.{name}: found {value!r}, expected a positive integer")
+            check_type(f"architecture.{name}", getattr(self, name), int, "a whole number")
             largest = LARGEST_LAYERS if name.endswith("layers") else LARGEST_SIZE
-            if value > largest:
-                raise ConfigurationError(f"architecture.{name}: found {value}, expected at most {largest}")
+            check_interval(f"architecture.{name}", getattr(self, name), f"[1, {largest}]")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Trainable parameters, in the canonical order.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.checks import NUMBER, NoneType, check_interval, check_type
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["NOTHING", "EndpointRule", "Endpointing", "Loudness", "endpoint", "heard", "levels", "trailing_silence"]
@@ -29,14 +30,10 @@ class EndpointRule:
     min_utterance_length: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.must_contain_text, bool):
-            raise ConfigurationError(
-                f"endpointing.must_contain_text: found {self.must_contain_text!r}, expected True or False"
-            )
+        check_type("endpointing.must_contain_text", self.must_contain_text, bool, "True or False")
         for name in ("min_trailing_silence", "min_utterance_length"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0.0:
-                raise ConfigurationError(f"endpointing.{name}: found {value!r}, expected seconds, zero or more")
+            check_type(f"endpointing.{name}", getattr(self, name), NUMBER, "seconds")
+            check_interval(f"endpointing.{name}", getattr(self, name), "[0, inf)")
         if not max(self.min_trailing_silence, self.min_utterance_length) > 0.0:
             raise ConfigurationError(
                 "endpointing: found a rule without a silence or a length, expected one of them above zero; "
@@ -58,8 +55,7 @@ class Endpointing:
 
     def __post_init__(self) -> None:
         for name, rule in self.rules():
-            if rule is not None and not isinstance(rule, EndpointRule):
-                raise ConfigurationError(f"endpointing.{name}: found {rule!r}, expected an EndpointRule or None")
+            check_type(f"endpointing.{name}", rule, (EndpointRule, NoneType), "an EndpointRule or None")
 
     def rules(self) -> tuple[tuple[str, EndpointRule | None], ...]:
         """Every rule with its name, in the order in which they are tried."""

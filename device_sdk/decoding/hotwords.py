@@ -10,13 +10,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import isfinite
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
+from device_sdk.checks import NUMBER, check_interval, check_type
 from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Word
@@ -43,10 +43,8 @@ class Hotword:
     def __post_init__(self) -> None:
         object.__setattr__(self, "phrase", transcript(self.phrase, "hotword.phrase", ConfigurationError))
         object.__setattr__(self, "spellings", transcripts(self.spellings, "hotword.spellings", ConfigurationError))
-        if isinstance(self.boost, bool) or not isinstance(self.boost, int | float) or not isfinite(self.boost):
-            raise ConfigurationError(f"hotword.boost: found {self.boost!r}, expected a number of nats")
-        if self.boost <= 0:
-            raise ConfigurationError(f"hotword.boost: found {self.boost!r}, expected more than 0 nats")
+        check_type("hotword.boost", self.boost, NUMBER, "a number of nats")
+        check_interval("hotword.boost", self.boost, "(0, inf)")
 
 
 _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], dict[str, int], int]

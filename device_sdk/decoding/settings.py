@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 
+from device_sdk.checks import WHOLE, check_interval, check_type
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["DecodingSettings"]
@@ -34,17 +34,15 @@ class DecodingSettings:
     max_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("nbest", 1), ("symbols_per_frame", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"decoding.{name}: found {value!r}, expected an integer of {least} or more")
+        for name in ("beam", "nbest", "symbols_per_frame"):
+            check_type(f"decoding.{name}", getattr(self, name), WHOLE, "a whole number")
+            check_interval(f"decoding.{name}", getattr(self, name), "[1, inf)")
         if self.nbest > self.beam:
             raise ConfigurationError(
                 f"decoding.nbest: found {self.nbest}, expected at most the beam ({self.beam}); widen the beam"
             )
-        for name in ("threshold", "pause_seconds", "block_seconds", "max_seconds"):
-            value = getattr(self, name)
-            if not value > 0.0 or (name in ("block_seconds", "max_seconds") and not isfinite(value)):
-                raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a positive number")
-        if not 0.03 <= self.block_seconds <= 10.0:
-            raise ConfigurationError(f"decoding.block_seconds: found {self.block_seconds}, expected 0.03 to 10")
+        for name in ("threshold", "pause_seconds"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigurationError(f"decoding.{name}: found {getattr(self, name)!r}, expected a positive number")
+        check_interval("decoding.block_seconds", self.block_seconds, "[0.03, 10]")
+        check_interval("decoding.max_seconds", self.max_seconds, "(0, inf)")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.checks import check_interval, reading
 
 __all__ = ["LEAST_SECONDS", "Channel", "ChannelSettings", "from_bytes", "heard", "offset", "to_bytes"]
 
@@ -39,11 +39,8 @@ class ChannelSettings:
     memory_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        if not self.prior_seconds > 0 or not self.memory_seconds > 0:
-            raise ConfigurationError(
-                f"channel.prior_seconds, memory_seconds: found {self.prior_seconds}, {self.memory_seconds}; expected "
-                "positive numbers of seconds"
-            )
+        check_interval("channel.prior_seconds", self.prior_seconds, "(0, inf)")
+        check_interval("channel.memory_seconds", self.memory_seconds, "(0, inf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +84,9 @@ def from_bytes(content: bytes | None) -> Channel:
     """What was stored; nothing heard where nothing was. StateError: unreadable."""
     if content is None:
         return Channel()
-    try:
+    with reading("counts/channel"):
         held = json.loads(content)
         found = Channel(tuple(float(value) for value in held["mean"]), float(held["seconds"]))
         if not all(math.isfinite(value) for value in (*found.mean, found.seconds)) or found.seconds < 0:
-            raise ValueError("expected finite numbers, and seconds of at least 0")
-    except (ValueError, TypeError, KeyError) as error:
-        raise StateError(
-            f"counts/channel: cannot be read ({type(error).__name__}); delete the state folder to start afresh"
-        ) from None
+            raise ValueError
     return found

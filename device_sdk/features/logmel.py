@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.checks import check_interval, check_type
 
 __all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel", "mel_filters"]
 
@@ -36,21 +36,13 @@ class FeatureSettings:
 
     def __post_init__(self) -> None:
         for name in ("sample_rate", "mel_bins", "window", "shift"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"features.{name}: found {value!r}, expected a whole number of at least 1")
-        if self.sample_rate > HIGHEST_RATE or self.window > self.sample_rate:
-            raise ConfigurationError(
-                f"features.sample_rate, window: found {self.sample_rate}, {self.window}; expected at most "
-                f"{HIGHEST_RATE} Hz and a window of at most a second"
-            )
-        if not 0 < self.shift <= self.window:
-            raise ConfigurationError(f"features.shift: found {self.shift}, expected 1..window ({self.window})")
-        if not 0.0 <= self.low_frequency < self.high_frequency <= self.sample_rate / 2:
-            raise ConfigurationError(
-                f"features.low_frequency, high_frequency: found {self.low_frequency}, {self.high_frequency}; "
-                f"expected 0 <= low < high <= {self.sample_rate / 2}"
-            )
+            check_type(f"features.{name}", getattr(self, name), int, "a whole number")
+        check_interval("features.mel_bins", self.mel_bins, "[1, inf)")
+        check_interval("features.sample_rate", self.sample_rate, f"[1, {HIGHEST_RATE}]")
+        check_interval("features.window", self.window, f"[1, {self.sample_rate}]")
+        check_interval("features.shift", self.shift, f"[1, {self.window}]")
+        check_interval("features.high_frequency", self.high_frequency, f"(0, {self.sample_rate / 2}]")
+        check_interval("features.low_frequency", self.low_frequency, f"[0, {self.high_frequency})")
 
     @property
     def fft_size(self) -> int:

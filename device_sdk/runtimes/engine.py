@@ -8,12 +8,12 @@ from typing import Literal
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.subsets import Subset
-from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Training, Transducer
 from device_sdk.runtimes.training import TrainingSession
 
-__all__ = ["RUNTIMES", "Engine", "Runtime", "check_runtime"]
+__all__ = ["RUNTIMES", "Engine", "Runtime"]
 
 Runtime = Literal["onnxruntime", "executorch"]
 RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "executorch")
@@ -55,9 +55,3 @@ class Engine:
                 f"`idiolect export executorch {bundle.path} {folder} --training` writes"
             )
         return folder
-
-
-def check_runtime(value: object, name: str) -> None:
-    """Raises :class:`ConfigurationError` for what is no :data:`Runtime`. name: of the setting."""
-    if value not in RUNTIMES:
-        raise ConfigurationError(f"{name}: found {value!r}, expected one of {', '.join(RUNTIMES)}")

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, QUANTIZED_FILE, layout, quantize
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
-from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.checks import check_choice
+from device_sdk.errors import BundleError
 from device_sdk.runtimes.native_kernels import NativeKernels
 from device_sdk.runtimes.protocol import RecurrentState, check_features, zero_state
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARCHITECTURE_KEY",
+    "PRECISION_CHOICES",
     "PRECISIONS",
     "OnnxTransducer",
     "Precision",
-    "check_precision",
     "exact_products",
     "metadata",
     "open_session",
@@ -42,6 +43,7 @@ ARCHITECTURE_KEY = "idiolect.architecture"
 Precision = Literal["float32", "int8", "auto"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 """Those that graphs have; ``auto`` is one of them, as bundle and processor allow."""
+PRECISION_CHOICES: tuple[Precision, ...] = (*PRECISIONS, "auto")
 
 Float = NDArray[np.float32]
 
@@ -120,12 +122,6 @@ def _failed(name: str, error: Exception) -> BundleError:
     return BundleError(f"{name}: onnxruntime cannot run this graph ({error}); export the bundle again")
 
 
-def check_precision(value: object, name: str) -> None:
-    """Raises :class:`ConfigurationError` for what is no :data:`Precision`. name: of the setting."""
-    if value not in (*PRECISIONS, "auto"):
-        raise ConfigurationError(f"{name}: found {value!r}, expected one of {', '.join(PRECISIONS)}, auto")
-
-
 class OnnxTransducer:
     """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on onnxruntime's CPU provider."""
 
@@ -137,7 +133,7 @@ class OnnxTransducer:
         """
         if precision == "auto":
             precision = "int8" if bundle.has("encoder.int8.onnx") and exact_products(bundle) else "float32"
-        check_precision(precision, "precision")
+        check_choice("precision", precision, PRECISION_CHOICES)
         suffix = "" if precision == "float32" else f".{precision}"
         if not bundle.has(f"encoder{suffix}.onnx"):
             raise BundleError(

@@ -228,9 +228,9 @@ IMPOSSIBLE = -1e30
 
 
 def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple[Value, Value, Value]:
-    """Node (t, u) has consumed t frames and emitted u tokens. Nodes with equal t + u depend only on those with one less,
-    so the lattice is walked diagonal by diagonal. A hypothesis of U tokens ends at node (T, U); nodes with larger u are
-    no ancestors of it, so shorter hypotheses of a padded batch are exact without a mask.
+    """Node (t, u) has consumed t frames and emitted u tokens. Nodes of one t + u depend only on those before them, so the
+    lattice is walked diagonal by diagonal. A hypothesis of U tokens ends at node (T, U); nodes with larger u are no
+    ancestors of it, so shorter hypotheses of a padded batch are exact without a mask.
 
     T: frames; U: tokens of the longest hypothesis; N: hypotheses.
     blank, emit: [T, U + 1, N] float64 log-probabilities of the two edges that leave node (t, u): blank to (t + 1, u),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 from export.networks.rnnt import RNNT
 
@@ -42,11 +43,7 @@ class ContextShape:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            least = 0 if name == "feature_layers" else 1
-            if not isinstance(value, int) or value < least:
-                raise ConfigurationError(
-                    f"context encoder {name}: found {value!r}, expected a whole number of {least} or more"
-                )
+            check_interval(f"context encoder {name}", value, "[0, inf)" if name == "feature_layers" else "[1, inf)")
 
     @property
     def latent_size(self) -> int:
@@ -77,11 +74,9 @@ class Contrast:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.candidates < 2 or not self.temperature > 0:
-            raise ConfigurationError(
-                f"contrast: found {self.steps} steps, {self.candidates} candidates, temperature {self.temperature}; "
-                "expected at least 1, at least 2, above 0"
-            )
+        check_interval("contrast.steps", self.steps, "[1, inf)")
+        check_interval("contrast.candidates", self.candidates, "[2, inf)")
+        check_interval("contrast.temperature", self.temperature, "(0, inf)")
 
 
 def stacked(features: Tensor, mean: Tensor, scale: Tensor, count: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.bundle.architecture import BLANK
+from device_sdk.checks import check_choice, check_interval
 from device_sdk.errors import ConfigurationError
 from export.networks.alphabet import ALPHABETS
 
@@ -49,21 +50,16 @@ class CTCTransformerShape:
     def __post_init__(self) -> None:
         least = {"tokens": 2, "mel_bins": 1, "size": 2, "feed_forward": 1, "layers": 1, "heads": 1, "stride": 1}
         for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ConfigurationError(
-                    f"ctc transformer {name}: found {getattr(self, name)}, expected {bound} or more"
-                )
+            check_interval(f"ctc transformer {name}", getattr(self, name), f"[{bound}, inf)")
         if self.size % self.heads or self.size % 2:
             raise ConfigurationError(
                 f"ctc transformer size: found {self.size}, expected an even multiple of heads, {self.heads}"
             )
         if self.kernel % 2 == 0 or self.kernel < 1:
             raise ConfigurationError(f"ctc transformer kernel: found {self.kernel}, expected an odd number")
-        if self.norm not in ("pre", "post"):
-            raise ConfigurationError(f"ctc transformer norm: found {self.norm!r}, expected 'pre' or 'post'")
+        check_choice("ctc transformer norm", self.norm, ("pre", "post"))
         for name in ("dropout", "layer_drop"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigurationError(f"ctc transformer {name}: found {getattr(self, name)}, expected 0 to below 1")
+            check_interval(f"ctc transformer {name}", getattr(self, name), "[0, 1)")
 
     def to_mapping(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["LanguageModelShape"]
@@ -28,15 +29,12 @@ class LanguageModelShape:
     def __post_init__(self) -> None:
         least = {"words": 1, "size": 1, "feed_forward": 1, "blocks": 1, "heads": 1, "positions": 2}
         for name, bound in least.items():
-            found = getattr(self, name)
-            if found < bound:
-                raise ConfigurationError(f"language model {name}: found {found}, expected {bound} or more")
+            check_interval(f"language model {name}", getattr(self, name), f"[{bound}, inf)")
         if self.size % self.heads:
             raise ConfigurationError(
                 f"language model size: found {self.size}, expected a multiple of heads, {self.heads}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ConfigurationError(f"language model dropout: found {self.dropout}, expected 0 or more and below 1")
+        check_interval("language model dropout", self.dropout, "[0, 1)")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter by name; matrices are [outputs, inputs]."""

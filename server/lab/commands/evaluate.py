@@ -63,7 +63,8 @@ def command(
     from rich.console import Console
 
     from device_sdk.bundle import Bundle
-    from device_sdk.runtimes.onnxruntime import check_precision
+    from device_sdk.checks import check_choice
+    from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES
     from server.lab.corpora import open_corpus
     from server.lab.corpora.roles import ROLES
 
@@ -77,7 +78,7 @@ def command(
     unknown = sorted(set(voices or ()) - set(ROLES))
     if unknown:
         raise ConfigurationError(f"--voices {unknown[0]}: expected one of {', '.join(ROLES)}")
-    check_precision(precision, "--precision")
+    check_choice("--precision", precision, PRECISION_CHOICES)
     corpora = [_selected(open_corpus(source, seed=seed), source, only, voices, limit) for source in data]
     loaded = Bundle.open(None if bundle == "default" else bundle)
     title, nbest = f"{loaded.manifest.name} {loaded.version}", nbest or beam

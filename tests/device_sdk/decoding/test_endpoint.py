@@ -71,13 +71,12 @@ def test_silence_that_goes_on_ends_what_it_ended_before(has_text, silence, befor
     [
         (lambda: EndpointRule(), "found a rule without a silence or a length"),
         (lambda: EndpointRule(True), "set it to None"),
-        (lambda: EndpointRule(1, 1.0), r"endpointing\.must_contain_text: found 1, expected True or False"),
+        (lambda: EndpointRule(1, 1.0), r"endpointing\.must_contain_text: found int, expected True or False"),
         (lambda: EndpointRule(True, -1.0), r"endpointing\.min_trailing_silence: found -1\.0"),
         (lambda: EndpointRule(True, float("nan")), r"min_trailing_silence: found nan"),
-        (lambda: EndpointRule(True, "1"), r"min_trailing_silence: found '1'"),
-        (lambda: EndpointRule(True, True), r"min_trailing_silence: found True"),
+        (lambda: EndpointRule(True, "1"), r"min_trailing_silence: found str"),
         (lambda: EndpointRule(False, 0.0, float("inf")), r"endpointing\.min_utterance_length: found inf"),
-        (lambda: Endpointing(after_speech=1.2), r"endpointing\.after_speech: found 1\.2, expected an EndpointRule"),
+        (lambda: Endpointing(after_speech=1.2), r"endpointing\.after_speech: found float, expected an EndpointRule"),
     ],
 )
 def test_settings_outside_their_domain_are_named(make, message):

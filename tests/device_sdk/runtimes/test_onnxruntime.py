@@ -138,7 +138,7 @@ def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
 
 
 def test_a_precision_that_is_not_there_is_named(tiny_bundle: Bundle, monkeypatch) -> None:
-    with pytest.raises(ConfigurationError, match="precision: found 'int4', expected one of float32, int8, auto"):
+    with pytest.raises(ConfigurationError, match="precision: found 'int4', expected one of 'float32', 'int8', 'auto'"):
         OnnxTransducer(tiny_bundle, precision="int4")  # type: ignore[arg-type]
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: "int8" not in name)
     with pytest.raises(BundleError, match=r"holds no graphs of precision int8.*idiolect export refresh"):

@@ -207,7 +207,7 @@ def test_the_benchmark_says_how_far_gradients_are_apart(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"runtime": "tensorflow"}, r"device.runtime: found 'tensorflow', expected one of onnxruntime, executorch"),
+        ({"runtime": "tensorflow"}, r"device.runtime: found 'tensorflow', expected one of 'onnxruntime', 'executorch'"),
         ({"runtime": "executorch", "precision": "int8"}, r"device.precision: found int8"),
     ],
 )

@@ -62,15 +62,15 @@ def test_wrong_parameters_are_refused_by_name(change: object, message: str) -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Contrast(steps=0), "at least 1"),
-        (lambda: Contrast(candidates=1), "at least 2"),
-        (lambda: Contrast(temperature=0.0), "above 0"),
+        (lambda: Contrast(steps=0), "contrast.steps"),
+        (lambda: Contrast(candidates=1), "contrast.candidates"),
+        (lambda: Contrast(temperature=0.0), "contrast.temperature"),
         (lambda: ContextShape(context_layers=0), "context_layers"),
         (lambda: CTCTransformerShape(size=30, heads=4), "multiple of heads"),
         (lambda: CTCTransformerShape(kernel=4), "odd"),
-        (lambda: CTCTransformerShape(norm="before"), "'pre' or 'post'"),  # type: ignore[arg-type]
-        (lambda: CTCTransformerShape(dropout=1.0), "below 1"),
-        (lambda: CTCTransformerShape(layers=0), "1 or more"),
+        (lambda: CTCTransformerShape(norm="before"), "norm: found 'before'"),  # type: ignore[arg-type]
+        (lambda: CTCTransformerShape(dropout=1.0), "dropout: found 1.0"),
+        (lambda: CTCTransformerShape(layers=0), "layers: found 0"),
         (lambda: LanguageModelShape(words=0), "language model"),
         (lambda: LanguageModelShape(words=5, size=10, heads=4), "language model"),
         (lambda: LanguageModelShape(words=5, positions=1), "language model"),

@@ -46,7 +46,7 @@ def test_an_output_that_cannot_be_written_is_said_before_the_work(
     assert main(["evaluate", *arguments]) == 1
     assert "make it first" in capsys.readouterr().err
     assert main(["evaluate", *arguments[:3], "--precision", "int4"]) == 1
-    assert "--precision: found 'int4', expected one of float32, int8, auto" in capsys.readouterr().err
+    assert "--precision: found 'int4', expected one of 'float32', 'int8', 'auto'" in capsys.readouterr().err
 
 
 def test_table_speakers_limits_and_several_sources(
