@@ -62,20 +62,15 @@ def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, post
     return posteriors(totals, posterior_scale)
 
 
-def weighted_counts(
-    hypotheses: Sequence[Sequence[int]], sigma: float, size: int, weights: ArrayLike | None = None
-) -> Array:
+def weighted_counts(hypotheses: Sequence[Sequence[int]], sigma: float, size: int) -> Array:
     """Word counts over one utterance's n-best list (Liu & Peng 2020, the sum of eq. 4) -> [n].
 
         sum over s of K(s) c_s(w)
 
-    hypotheses: word ids of each hypothesis, best first. size: n. weights: in place of K(s), one for each hypothesis
-    (``nbest_weights``).
+    hypotheses: word ids of each hypothesis, best first. size: n.
     """
     counts = np.zeros(size)
-    if weights is None:
-        weights = gaussian_kernel(np.arange(1, len(hypotheses) + 1), sigma)
-    for weight, words in zip(np.asarray(weights, dtype=np.float64).tolist(), hypotheses, strict=True):
+    for weight, words in zip(nbest_weights(len(hypotheses), sigma).tolist(), hypotheses, strict=True):
         if weight > 0 and len(words):
             ids = np.asarray(words, dtype=np.int64)
             if ids.min() < 0 or ids.max() >= size:

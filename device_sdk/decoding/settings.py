@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from device_sdk.checks import WHOLE, check_interval, check_type
+from device_sdk.checks import WHOLE, check_intervals, check_type
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["DecodingSettings"]
@@ -36,7 +36,7 @@ class DecodingSettings:
     def __post_init__(self) -> None:
         for name in ("beam", "nbest", "symbols_per_frame"):
             check_type(f"decoding.{name}", getattr(self, name), WHOLE, "a whole number")
-            check_interval(f"decoding.{name}", getattr(self, name), "[1, inf)")
+            check_intervals("decoding", self, "[1, inf)", name)
         if self.nbest > self.beam:
             raise ConfigurationError(
                 f"decoding.nbest: found {self.nbest}, expected at most the beam ({self.beam}); widen the beam"
@@ -44,5 +44,5 @@ class DecodingSettings:
         for name in ("threshold", "pause_seconds"):
             if not getattr(self, name) > 0.0:
                 raise ConfigurationError(f"decoding.{name}: found {getattr(self, name)!r}, expected a positive number")
-        check_interval("decoding.block_seconds", self.block_seconds, "[0.03, 10]")
-        check_interval("decoding.max_seconds", self.max_seconds, "(0, inf)")
+        check_intervals("decoding", self, "[0.03, 10]", "block_seconds")
+        check_intervals("decoding", self, "(0, inf)", "max_seconds")

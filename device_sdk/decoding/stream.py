@@ -15,18 +15,7 @@ from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = [
-    "LEAD",
-    "Chunks",
-    "Stream",
-    "begin",
-    "collected",
-    "decoded",
-    "end",
-    "frame_seconds",
-    "push",
-    "searched_again",
-]
+__all__ = ["LEAD", "Stream", "begin", "collected", "decoded", "end", "frame_seconds", "push", "searched_again"]
 
 Float = NDArray[np.float32]
 

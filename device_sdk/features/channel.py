@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.checks import check_interval, reading
+from device_sdk.checks import check_intervals, reading
 
 __all__ = ["LEAST_SECONDS", "Channel", "ChannelSettings", "from_bytes", "heard", "offset", "to_bytes"]
 
@@ -39,8 +39,7 @@ class ChannelSettings:
     memory_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        check_interval("channel.prior_seconds", self.prior_seconds, "(0, inf)")
-        check_interval("channel.memory_seconds", self.memory_seconds, "(0, inf)")
+        check_intervals("channel", self, "(0, inf)", "prior_seconds", "memory_seconds")
 
 
 @dataclass(frozen=True, slots=True)

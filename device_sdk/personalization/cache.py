@@ -42,7 +42,6 @@ __all__ = [
     "from_bytes",
     "heard",
     "marginal",
-    "personal",
     "reported",
     "to_bytes",
     "update",
@@ -93,12 +92,6 @@ def withdraw(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) ->
 def reported(cache: MarginalCache) -> MarginalCache:
     """The cache after its pending counts were handed to a report: each utterance is reported once."""
     return replace(cache, pending=np.zeros_like(cache.pending), pending_utterances=0)
-
-
-def personal(cache: MarginalCache, background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
-    """The user's word distribution (Liu & Peng 2020, eq. 4 and 5) -> [n]; ``smoothing`` pseudo-words of the
-    background."""
-    return marginals.personal_unigram(cache.counts, background, smoothing)
 
 
 def marginal(

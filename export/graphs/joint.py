@@ -228,7 +228,7 @@ IMPOSSIBLE = -1e30
 
 
 def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple[Value, Value, Value]:
-    """Node (t, u) has consumed t frames and emitted u tokens. Nodes of one t + u depend only on those before them, so the
+    """Node (t, u) has consumed t frames and emitted u tokens. Nodes of one t + u depend only on those before, so the
     lattice is walked diagonal by diagonal. A hypothesis of U tokens ends at node (T, U); nodes with larger u are no
     ancestors of it, so shorter hypotheses of a padded batch are exact without a mask.
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.checks import check_interval
+from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
 from export.networks.rnnt import RNNT
 
@@ -42,8 +42,9 @@ class ContextShape:
     context_size: int = 1024
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            check_interval(f"context encoder {name}", value, "[0, inf)" if name == "feature_layers" else "[1, inf)")
+        check_intervals("context", self, "[0, inf)", "feature_layers")
+        sizes = ("bins", "stack", "feature_size", "context_layers", "context_size")
+        check_intervals("context", self, "[1, inf)", *sizes)
 
     @property
     def latent_size(self) -> int:
@@ -74,9 +75,9 @@ class Contrast:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_interval("contrast.steps", self.steps, "[1, inf)")
-        check_interval("contrast.candidates", self.candidates, "[2, inf)")
-        check_interval("contrast.temperature", self.temperature, "(0, inf)")
+        check_intervals("contrast", self, "[1, inf)", "steps")
+        check_intervals("contrast", self, "[2, inf)", "candidates")
+        check_intervals("contrast", self, "(0, inf)", "temperature")
 
 
 def stacked(features: Tensor, mean: Tensor, scale: Tensor, count: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.bundle.architecture import BLANK
-from device_sdk.checks import check_choice, check_interval
+from device_sdk.checks import check_choice, check_intervals
 from device_sdk.errors import ConfigurationError
 from export.networks.alphabet import ALPHABETS
 
@@ -48,18 +48,14 @@ class CTCTransformerShape:
     norm: Literal["pre", "post"] = "pre"
 
     def __post_init__(self) -> None:
-        least = {"tokens": 2, "mel_bins": 1, "size": 2, "feed_forward": 1, "layers": 1, "heads": 1, "stride": 1}
-        for name, bound in least.items():
-            check_interval(f"ctc transformer {name}", getattr(self, name), f"[{bound}, inf)")
+        check_intervals("ctc", self, "[1, inf)", "mel_bins", "feed_forward", "layers", "heads", "stride")
+        check_intervals("ctc", self, "[2, inf)", "tokens", "size")
+        check_intervals("ctc", self, "[0, 1)", "dropout", "layer_drop")
+        check_choice("ctc.norm", self.norm, ("pre", "post"))
         if self.size % self.heads or self.size % 2:
-            raise ConfigurationError(
-                f"ctc transformer size: found {self.size}, expected an even multiple of heads, {self.heads}"
-            )
+            raise ConfigurationError(f"ctc.size: found {self.size}, expected an even multiple of heads, {self.heads}")
         if self.kernel % 2 == 0 or self.kernel < 1:
-            raise ConfigurationError(f"ctc transformer kernel: found {self.kernel}, expected an odd number")
-        check_choice("ctc transformer norm", self.norm, ("pre", "post"))
-        for name in ("dropout", "layer_drop"):
-            check_interval(f"ctc transformer {name}", getattr(self, name), "[0, 1)")
+            raise ConfigurationError(f"ctc.kernel: found {self.kernel}, expected an odd number")
 
     def to_mapping(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from device_sdk.checks import check_interval
+from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["LanguageModelShape"]
@@ -27,14 +27,13 @@ class LanguageModelShape:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        least = {"words": 1, "size": 1, "feed_forward": 1, "blocks": 1, "heads": 1, "positions": 2}
-        for name, bound in least.items():
-            check_interval(f"language model {name}", getattr(self, name), f"[{bound}, inf)")
+        check_intervals("language_model", self, "[1, inf)", "words", "size", "feed_forward", "blocks", "heads")
+        check_intervals("language_model", self, "[2, inf)", "positions")
+        check_intervals("language_model", self, "[0, 1)", "dropout")
         if self.size % self.heads:
             raise ConfigurationError(
-                f"language model size: found {self.size}, expected a multiple of heads, {self.heads}"
+                f"language_model.size: found {self.size}, expected a multiple of heads, {self.heads}"
             )
-        check_interval("language model dropout", self.dropout, "[0, 1)")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter by name; matrices are [outputs, inputs]."""

@@ -109,17 +109,11 @@ def test_posteriors_count_one_in_all(scores: list[float], scale: float) -> None:
     found = marginals.nbest_weights(len(scores), 1.0, scores, scale)
     assert found.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(found, marginals.nbest_weights(len(scores), 1.0, [each - 7 for each in scores], scale))
-    hypotheses = [[index % 5, 0] for index in range(len(scores))]
-    counts = marginals.weighted_counts(hypotheses, 1.0, 5, found)
-    assert counts.sum() == pytest.approx(2.0)
 
 
 def test_posterior_counts_by_hand() -> None:
     weights = marginals.nbest_weights(2, 1.0, [-1.0, -3.0], 0.5)
     np.testing.assert_allclose(weights, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
-    np.testing.assert_allclose(
-        marginals.weighted_counts([[1, 2], [1, 1]], 9.0, 3, weights), [0, weights[0] + 2 * weights[1], weights[0]]
-    )
     assert marginals.nbest_weights(0, 1.0, [], 1.0).tolist() == []
 
 

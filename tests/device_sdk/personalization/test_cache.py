@@ -84,7 +84,6 @@ def test_marginal_follows_equations_2_and_4() -> None:
     held = cache.update(cache.empty(WORDS), cache.count(["mocha mocha"], WORDS, 1.0))
     weights = CombinationWeights(alpha=0.5, beta=0.25, smoothing=2.0)
     own = (np.array([0, 0, 0, 0, 2.0]) + 2.0 * BACKGROUND) / 4.0
-    np.testing.assert_allclose(cache.personal(held, BACKGROUND, 2.0), own)
     published = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
     np.testing.assert_allclose(
         cache.marginal(held, BACKGROUND, published, weights), 0.25 * BACKGROUND + 0.5 * published + 0.25 * own
