@@ -13,8 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["FOLDER", "SEARCH", "STAMP", "KERNELS", "SWITCH", "Compiled", "compiled_folder", "digest"]
-
 FOLDER, STAMP, SWITCH = "compiled", "sources.sha256", "IDIOLECT_COMPILED"
 
 

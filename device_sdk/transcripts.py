@@ -14,8 +14,6 @@ from unicodedata import category, normalize
 
 from device_sdk.errors import IdiolectError
 
-__all__ = ["check_letters", "entries", "transcript", "transcripts"]
-
 _APOSTROPHES = str.maketrans("‘’‛ʼ`", "'''''")
 _SILENT = frozenset('.,;:!?"¡¿·')
 _SILENT_KINDS = frozenset({"Pd", "Ps", "Pe", "Pi", "Pf"})

@@ -3,7 +3,6 @@ never sees half of one. Needs no torch. The model card is data first (``card.jso
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -30,8 +29,6 @@ from device_sdk.features.logmel import FeatureSettings
 from export.graphs import build_graphs
 from rescoring.combination import CombinationWeights
 from rescoring.words import WordList
-
-__all__ = ["architecture_of", "bundle_run", "refresh", "render", "rewrite", "write_bundle"]
 
 _FIRST = ("description", "data", "voices", "licences", "command", "seed", "figures", "limits")
 
@@ -91,10 +88,7 @@ def write_bundle(
         created=created or datetime.now(UTC).isoformat(timespec="seconds"),
         architecture=asdict(architecture),
         features=asdict(features),
-        files={
-            path: FileEntry(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
-            for path, content in sorted(files.items())
-        },
+        files={path: FileEntry.of(content) for path, content in sorted(files.items())},
         training=dict(training or {}),
     )
     files[MANIFEST] = manifest.to_bytes()

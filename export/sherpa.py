@@ -27,8 +27,6 @@ from export.graphs.lstm import stack
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["CHUNK_FRAMES", "export_sherpa", "offline_mapping"]
-
 CHUNK_FRAMES = 30
 """10 ms feature frames that sherpa-onnx hands to the encoder at a time; left-over frames at the end are dropped."""
 

@@ -13,20 +13,6 @@ from numpy.typing import NDArray
 
 from rescoring.marginals import personal_scores
 
-__all__ = [
-    "LEAST",
-    "Calibration",
-    "CombinationWeights",
-    "Curve",
-    "LanguageModel",
-    "NBestScores",
-    "combine",
-    "confidence",
-    "is_number",
-    "order",
-    "score_nbest",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 Value: TypeAlias = float | Array
 

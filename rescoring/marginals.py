@@ -11,21 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "adaptation",
-    "gaussian_kernel",
-    "interpolated_marginal",
-    "nbest_weights",
-    "personal_scores",
-    "personal_unigram",
-    "posteriors",
-    "pseudo_count",
-    "refreshed_adaptation",
-    "refreshed_marginal",
-    "unigram",
-    "weighted_counts",
-]
-
 Array = NDArray[np.float64]
 
 
@@ -111,9 +96,7 @@ def interpolated_marginal(
     None for a distribution that does not exist yet (no round published, nothing said): u takes its place.
     """
     if not (alpha >= 0 and beta >= 0 and alpha + beta <= 1):
-        raise ValueError(
-            f"alpha, beta: found {alpha!r}, {beta!r}; expected both 0 or more and alpha + beta at most 1 (eq. 2)"
-        )
+        raise ValueError(f"alpha, beta: found {alpha!r}, {beta!r}; expected 0 or more and a sum of at most 1 (eq. 2)")
     u = unigram(background, "background")
     marginal: Array | None = None
     for given, share, name in ((global_, alpha, "global_"), (personal, beta, "personal")):

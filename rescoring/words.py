@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["UNKNOWN", "WordList"]
-
 UNKNOWN = "<unk>"
 """Line 0 of every word list: the one bucket of all words that are not on it."""
 RESERVED = ("<s>", "</s>")

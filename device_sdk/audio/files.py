@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from device_sdk.audio.waveform import SAMPLE_RATE, Resampler, check_sample_rate, check_waveform
 from device_sdk.errors import AudioError
 
-__all__ = ["AUDIO_SUFFIXES", "SAMPLE_AUDIO", "Audio", "given_audio", "list_audio", "read_audio"]
-
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
 READABLE = "WAV, FLAC, OGG or MP3"
 _UNREADABLE = (".m4a", ".aac")  # a folder's are listed all the same: reading one says what to do
@@ -60,16 +58,12 @@ def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.gener
     """
     if isinstance(audio, np.ndarray):
         if sample_rate is None:
-            raise AudioError(
-                "sample_rate: found none, expected the rate of these samples in Hz, as in recognize(samples, 48_000)"
-            )
+            raise AudioError("sample_rate: found none, expected that of the samples, as in recognize(samples, 48_000)")
         return audio, sample_rate
     samples, rate, name = _decoded(audio)
     if sample_rate is not None and sample_rate != rate:
-        raise AudioError(
-            f"{name}: found a sample rate of {rate} Hz, expected {sample_rate}, as sample_rate says; leave it out: "
-            "files know theirs"
-        )
+        remedy = "as sample_rate says; leave it out: files know theirs"
+        raise AudioError(f"{name}: found a sample rate of {rate} Hz, expected {sample_rate}, {remedy}")
     return samples[:, 0] if samples.shape[1] == 1 else samples, rate
 
 
@@ -89,9 +83,7 @@ def _decoded(source: str | Path | bytes | bytearray, name: str | None = None) ->
         if not file.is_file():
             raise AudioError(f"{name}: {'is a folder' if file.is_dir() else 'no such file'}, expected an audio file")
     else:
-        raise AudioError(
-            f"audio: found {type(source).__name__}, expected samples (a numpy array), a path or the bytes of a file"
-        )
+        raise AudioError(f"audio: found {type(source).__name__}, expected a numpy array, a path or the bytes of a file")
     try:
         samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, TypeError, ValueError, MemoryError) as error:

@@ -13,8 +13,6 @@ from device_sdk.errors import AudioError
 if TYPE_CHECKING:
     from soxr import ResampleStream
 
-__all__ = ["SAMPLE_RATE", "Resampler", "check_sample_rate", "check_waveform"]
-
 SAMPLE_RATE = 16_000
 _FLOATS, _INT16 = (np.dtype(np.float32), np.dtype(np.float64)), np.dtype(np.int16)
 _INT16_SCALE = np.float32(1.0 / 32_768.0)
@@ -31,15 +29,11 @@ def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_dow
     channel, NaN or infinite values, values that are not scaled to [-1, 1].
     """
     if not isinstance(samples, np.ndarray):
-        raise AudioError(
-            f"{name}: found {type(samples).__name__}, expected a numpy array [samples] of float32, float64 or int16"
-        )
+        raise AudioError(f"{name}: found {type(samples).__name__}, expected a numpy array of float32, float64 or int16")
     samples = np.asarray(samples)  # of a subclass, such as a masked array, the plain values
     if samples.dtype not in (*_FLOATS, _INT16):
-        raise AudioError(
-            f"{name}: found dtype {samples.dtype}, expected float32 or float64 in [-1, 1], or int16; convert it before "
-            "feeding it"
-        )
+        expected = "float32 or float64 in [-1, 1], or int16; convert it before feeding it"
+        raise AudioError(f"{name}: found dtype {samples.dtype}, expected {expected}")
     if samples.ndim != 1 and not mix_down:
         raise AudioError(
             f"{name}: found shape {samples.shape}, expected one channel, [samples]; "
@@ -76,9 +70,8 @@ LOWEST_RATE, HIGHEST_RATE = 4_000, 384_000
 def check_sample_rate(rate: int, name: str = "audio") -> int:
     """Raises :class:`AudioError` for a rate (Hz) that is no integer from 4000 to 384000."""
     if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)) or not LOWEST_RATE <= rate <= HIGHEST_RATE:
-        raise AudioError(
-            f"{name}: found sample rate {rate!r} Hz, expected an integer from {LOWEST_RATE} to {HIGHEST_RATE}"
-        )
+        expected = f"an integer from {LOWEST_RATE} to {HIGHEST_RATE}"
+        raise AudioError(f"{name}: found sample rate {rate!r} Hz, expected {expected}")
     return int(rate)
 
 

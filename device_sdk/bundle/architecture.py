@@ -7,8 +7,6 @@ from math import prod
 
 from device_sdk.checks import check_interval, check_type
 
-__all__ = ["PRESETS", "Architecture"]
-
 BLANK = 0
 LARGEST_LAYERS, LARGEST_SIZE = 64, 1 << 20  # far above any use; what a damaged manifest claims is not tried
 

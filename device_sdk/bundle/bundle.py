@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import shutil
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.manifest import MANIFEST, FileEntry, Manifest, is_inside, parse
+from device_sdk.bundle.manifest import AGAIN, MANIFEST, Manifest, is_inside, parse
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.second_moments import read as read_second_moments
 from device_sdk.checks import check_type
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from rescoring.combination import CombinationWeights
     from rescoring.words import WordList
 from collections.abc import Sequence
-
-__all__ = ["DEFAULT_BUNDLE", "Bundle", "Tokenizer"]
 
 DEFAULT_BUNDLE = Path(__file__).parent / "default"
 MANIFEST_LIMIT = 1 << 20
@@ -102,7 +99,8 @@ class Bundle:
         manifest = parse(_read_bytes(folder / MANIFEST, path), f"{path}/{MANIFEST}")
         kept: dict[str, bytes] = {}
         for name, entry in manifest.files.items():
-            content = _read_checked(folder, path, name, entry)
+            content = _read_bytes(folder / name, path)
+            entry.check(content, f"{path}/{name}")
             if name in ("weights.safetensors", "tokenizer.model"):
                 kept[name] = content
         architecture = manifest.read_architecture(str(path))
@@ -111,10 +109,8 @@ class Bundle:
         weight_files.check(architecture, weights, source)
         tokenizer = Tokenizer(kept["tokenizer.model"], f"{path}/tokenizer.model")
         if tokenizer.size != architecture.pieces:
-            raise BundleError(
-                f"{path}/tokenizer.model: holds {tokenizer.size} pieces, expected architecture.pieces, "
-                f"{architecture.pieces}"
-            )
+            found = f"{tokenizer.size} pieces, expected {architecture.pieces}"
+            raise BundleError(f"{path}/tokenizer.model: holds {found}, as architecture.pieces says")
         bundle = cls(path, folder, manifest, weight_files.pack(architecture, weights), tokenizer, manifest.version)
         _ = bundle.background, bundle.combination, bundle.second_moments  # read now: a damaged one is refused here
         return bundle
@@ -199,24 +195,7 @@ def _read_bytes(file: Path, bundle: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise BundleError(
-            f"{bundle}: {file.name} cannot be read ({error.strerror}); take the bundle from its source again"
-        ) from error
-
-
-def _read_checked(folder: Path, bundle: Path, name: str, entry: FileEntry) -> bytes:
-    content = _read_bytes(folder / name, bundle)
-    if len(content) != entry.size:
-        raise BundleError(
-            f"{bundle}/{name}: size is {len(content)} bytes, expected {entry.size}; "
-            "take the bundle from its source again"
-        )
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry.sha256:
-        raise BundleError(
-            f"{bundle}/{name}: sha256 is {found}, expected {entry.sha256}; take the bundle from its source again"
-        )
-    return content
+        raise BundleError(f"{bundle}: {file.name} cannot be read ({error.strerror}); {AGAIN}") from error
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -230,25 +209,21 @@ def _unpack(archive: Path, folder: Path) -> None:
             if MANIFEST not in entries:
                 raise BundleError(f"{archive}: {MANIFEST} is missing; this zip is no bundle")
             if entries[MANIFEST].file_size > MANIFEST_LIMIT:
-                raise BundleError(
-                    f"{archive}/{MANIFEST}: {entries[MANIFEST].file_size} bytes, at most {MANIFEST_LIMIT}"
-                )
+                raise BundleError(f"{archive}/{MANIFEST}: {entries[MANIFEST].file_size} bytes, expected at most 1 MiB")
             content = opened.read(MANIFEST)
             manifest = parse(content, f"{archive}/{MANIFEST}")
             (folder / MANIFEST).write_bytes(content)
             for name, expected in manifest.files.items():
                 if name not in entries:
-                    raise BundleError(f"{archive}: {name} is missing; take the bundle from its source again")
-                if entries[name].file_size != expected.size:
-                    raise BundleError(
-                        f"{archive}/{name}: size is {entries[name].file_size} bytes, expected {expected.size}; "
-                        "take the bundle from its source again"
-                    )
+                    raise BundleError(f"{archive}: {name} is missing; {AGAIN}")
+                size = entries[name].file_size
+                if size != expected.size:
+                    raise BundleError(f"{archive}/{name}: size is {size} bytes, expected {expected.size}; {AGAIN}")
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(opened.read(name))
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise BundleError(f"{archive}: not a readable zip ({error}); take the bundle from its source again") from error
+        raise BundleError(f"{archive}: not a readable zip ({error}); {AGAIN}") from error
 
 
 WORD_START = "\u2581"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,8 +14,6 @@ from typing import Any
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
-
-__all__ = ["FORMAT_VERSION", "MANIFEST", "REQUIRED_FILES", "FileEntry", "Manifest", "parse"]
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -33,6 +32,7 @@ REQUIRED_FILES = (
     "LICENSE",
 )
 _NAME_LENGTH = 128
+AGAIN = "take the bundle from its source again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,19 @@ class FileEntry:
 
     sha256: str
     size: int
+
+    @classmethod
+    def of(cls, content: bytes) -> FileEntry:
+        return cls(hashlib.sha256(content).hexdigest(), len(content))
+
+    def check(self, content: bytes, source: str, remedy: str = AGAIN) -> None:
+        """Raises :class:`BundleError` where the content is another one."""
+        found = self.of(content)
+        if found != self:
+            raise BundleError(
+                f"{source}: {found.size} bytes with sha256 {found.sha256}, expected {self.size} with {self.sha256}; "
+                f"{remedy}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

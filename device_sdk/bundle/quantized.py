@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 
-__all__ = ["COARSE_LEVELS", "EMBEDDING_ZERO", "LEVELS", "QUANTIZED_FILE", "Matrix", "layout", "quantize"]
-
 QUANTIZED_FILE = "weights.int8"
 LEVELS = 127
 COARSE_LEVELS = 63

@@ -16,8 +16,6 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError
 
-__all__ = ["SECOND_MOMENTS_FILE", "SecondMoments", "moments", "read", "serialize"]
-
 SECOND_MOMENTS_FILE = "second_moments.safetensors"
 
 SecondMoments = Mapping[str, tuple[NDArray[np.float32], ...]]
@@ -53,20 +51,15 @@ def read(content: bytes, architecture: Architecture, source: str) -> SecondMomen
     }
     if tensors.keys() != expected.keys():
         different = sorted(tensors.keys() ^ expected.keys())
-        raise BundleError(
-            f"{source}: tensors {different[:4]} are missing or unknown; expected those of the architecture"
-        )
+        raise BundleError(f"{source}: tensors {different[:4]} are missing or unknown, expected the architecture's")
     for name, size in expected.items():
         vector = tensors[name]
         if vector.dtype != np.float32 or vector.shape != (size,):
-            raise BundleError(
-                f"{source}: tensor {name!r} is {vector.dtype} {list(vector.shape)}, expected float32 [{size}]"
-            )
+            found = f"{vector.dtype} {list(vector.shape)}"
+            raise BundleError(f"{source}: tensor {name!r} is {found}, expected float32 [{size}]")
         low, high = float(vector.min()), float(vector.max())
         if not (math.isfinite(low) and math.isfinite(high) and low >= 0.0 and high > 0.0):
-            raise BundleError(
-                f"{source}: tensor {name!r} holds {low:.3g} to {high:.3g}, expected squares, not all zero"
-            )
+            raise BundleError(f"{source}: tensor {name!r} holds {low:.3g} to {high:.3g}, expected squares, not all 0")
     return {
         name: tuple(np.asarray(tensors[f"{name}/{axis}"], np.float32) for axis in range(len(shape)))
         for name, shape in architecture.parameter_shapes().items()

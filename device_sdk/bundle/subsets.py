@@ -7,8 +7,6 @@ from typing import Literal, get_args
 
 from device_sdk.bundle.architecture import Architecture
 
-__all__ = ["SUBSETS", "Frozen", "Subset", "factor_names", "frozen", "frozen_file", "trainable", "training_file"]
-
 Subset = Literal["whole", "acoustic", "top", "joint", "adapters"]
 
 SUBSETS: tuple[Subset, ...] = get_args(Subset)

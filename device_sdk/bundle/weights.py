@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError
 
-__all__ = ["PACKED_FILE", "Slot", "architecture_digest", "check", "layout", "pack", "read", "serialize", "unpack"]
-
 PACKED_FILE = "weights"
 FLOAT_BYTES = 4
 LARGEST = 1e6

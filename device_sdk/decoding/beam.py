@@ -22,8 +22,6 @@ from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, Pr
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.runtimes.protocol import Transducer
 
-__all__ = ["Beam", "Path", "advance", "greedy", "paths", "restart", "start"]
-
 Float = NDArray[np.float32]
 
 _BLOCK = 12  # frames that the joiner looks ahead for a prefix that may be dropped on the next one

@@ -19,8 +19,6 @@ from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, PrefixTree, merged
 from device_sdk.runtimes.native_kernels import native_module
 
-__all__ = ["Block", "Heard", "above", "edges", "settled"]
-
 Float = NDArray[np.float32]
 
 _native: Any = native_module()

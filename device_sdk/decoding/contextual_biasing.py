@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
 
-__all__ = ["UNGUIDED", "Guide", "Guided"]
-
 Sums = NDArray[np.float64]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.checks import NUMBER, NoneType, check_interval, check_type
+from device_sdk.checks import NUMBER, check_intervals, check_type
 from device_sdk.errors import ConfigurationError
-
-__all__ = ["NOTHING", "EndpointRule", "Endpointing", "Loudness", "endpoint", "heard", "levels", "trailing_silence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class EndpointRule:
         check_type("endpointing.must_contain_text", self.must_contain_text, bool, "True or False")
         for name in ("min_trailing_silence", "min_utterance_length"):
             check_type(f"endpointing.{name}", getattr(self, name), NUMBER, "seconds")
-            check_interval(f"endpointing.{name}", getattr(self, name), "[0, inf)")
+            check_intervals("endpointing", self, "[0, inf)", name)
         if not max(self.min_trailing_silence, self.min_utterance_length) > 0.0:
             raise ConfigurationError(
                 "endpointing: found a rule without a silence or a length, expected one of them above zero; "

@@ -22,8 +22,6 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Word
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
 
-__all__ = ["DEFAULT_BOOST", "Hotword", "Hotwords", "Spellings", "hotwords_of", "settled", "written", "written_words"]
-
 DEFAULT_BOOST = 2.0
 
 

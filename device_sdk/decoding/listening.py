@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from device_sdk.hypothesis import Partial, Result
 
-__all__ = ["listen", "segments", "stream"]
-
 log = logging.getLogger(__name__)
 
 Event = Partial | Result

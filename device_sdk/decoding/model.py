@@ -20,8 +20,6 @@ from device_sdk.hypothesis import Hypothesis
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Transducer
 
-__all__ = ["Model", "Rescore"]
-
 Rescore = Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]]
 """A second pass: the distinct hypotheses of an utterance, best first, to the same ones in a better order."""
 

@@ -19,9 +19,6 @@ from device_sdk.hypothesis import Hypothesis, Scores, Word
 from rescoring.combination import Calibration, confidence
 from rescoring.marginals import posteriors
 
-__all__ = ["agreement", "coverage", "distinct", "with_confidence", "word_posteriors", "word_times"]
-
-
 Known = dict[tuple[tuple[int, ...], int, int], Word | None]
 """Words by their tokens and the frames of the first and the last; None for tokens without text."""
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide, Guided
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["Alignments", "Aside", "Emission", "Prefix", "PrefixTree", "descends", "merged", "shared_prefix"]
-
 Float = NDArray[np.float32]
 
 _FEWEST = 64  # rows that the tree makes room for

@@ -11,8 +11,6 @@ from device_sdk.decoding.model import Model
 from device_sdk.decoding.session import RecognitionSession, recognize_whole
 from device_sdk.hypothesis import Result
 
-__all__ = ["Recognizer"]
-
 
 class Recognizer(Model):
     """Owns the sessions of a transducer's graphs. Its attributes are never changed after it is built."""

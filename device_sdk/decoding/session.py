@@ -29,8 +29,6 @@ from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
 
-__all__ = ["RecognitionSession", "recognize_whole"]
-
 Float = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
@@ -423,9 +421,7 @@ class _Alone:
 
     def __enter__(self) -> None:
         if not self._running.acquire(blocking=False):
-            raise SessionError(
-                "session: found two calls at once, expected one thread at a time; open a session for each thread"
-            )
+            raise SessionError("session: found two calls at once, expected one thread at a time; open another session")
 
     def __exit__(self, *raised: object) -> None:
         self._running.release()

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from device_sdk.checks import WHOLE, check_intervals, check_type
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["DecodingSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class DecodingSettings:
@@ -38,9 +36,7 @@ class DecodingSettings:
             check_type(f"decoding.{name}", getattr(self, name), WHOLE, "a whole number")
             check_intervals("decoding", self, "[1, inf)", name)
         if self.nbest > self.beam:
-            raise ConfigurationError(
-                f"decoding.nbest: found {self.nbest}, expected at most the beam ({self.beam}); widen the beam"
-            )
+            raise ConfigurationError(f"decoding.nbest: found {self.nbest}, expected at most the beam, {self.beam}")
         for name in ("threshold", "pause_seconds"):
             if not getattr(self, name) > 0.0:
                 raise ConfigurationError(f"decoding.{name}: found {getattr(self, name)!r}, expected a positive number")

@@ -15,8 +15,6 @@ from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["LEAD", "Stream", "begin", "collected", "decoded", "end", "frame_seconds", "push", "searched_again"]
-
 Float = NDArray[np.float32]
 
 LEAD = 0.45  # s; of the room before somebody speaks, as before most utterances that networks learn from

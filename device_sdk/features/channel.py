@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from device_sdk.checks import check_intervals, reading
 
-__all__ = ["LEAST_SECONDS", "Channel", "ChannelSettings", "from_bytes", "heard", "offset", "to_bytes"]
-
 Float = NDArray[np.float32]
 
 LEAST_SECONDS = 10.0

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from device_sdk.checks import check_interval, check_type
 
-__all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel", "mel_filters"]
-
 Float = NDArray[np.float32]
 HIGHEST_RATE = 384_000  # Hz
 _LEAST = np.finfo(np.float32).eps

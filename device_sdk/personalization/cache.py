@@ -33,21 +33,6 @@ from rescoring import marginals
 from rescoring.combination import CombinationWeights
 from rescoring.words import WordList
 
-__all__ = [
-    "MarginalCache",
-    "UtteranceCounts",
-    "confirmed_texts",
-    "count",
-    "empty",
-    "from_bytes",
-    "heard",
-    "marginal",
-    "reported",
-    "to_bytes",
-    "update",
-    "withdraw",
-]
-
 FORMAT = 1
 UNLISTED_LIMIT = 5000
 """Distinct unlisted words a cache keeps; beyond it the rarest are forgotten."""

@@ -14,8 +14,6 @@ from device_sdk.feedback.signals import Alternate, Corrected, Signal, parts
 from device_sdk.wire.words import is_word
 from rescoring.words import WordList
 
-__all__ = ["LIMIT", "commonest", "from_bytes", "given_words", "regiven", "to_bytes"]
-
 LIMIT = 1000
 """Distinct words that a device keeps for this; beyond it the rarest are forgotten."""
 

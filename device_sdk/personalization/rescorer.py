@@ -19,8 +19,6 @@ from rescoring.marginals import refreshed_adaptation
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["Rescorer"]
-
 
 class Rescorer:
     """Rescores n-best lists with a bundle's language models; owns their sessions.

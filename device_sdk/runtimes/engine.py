@@ -13,8 +13,6 @@ from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Training, Transducer
 from device_sdk.runtimes.training import TrainingSession
 
-__all__ = ["RUNTIMES", "Engine", "Runtime"]
-
 Runtime = Literal["onnxruntime", "executorch"]
 RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "executorch")
 

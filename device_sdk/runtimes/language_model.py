@@ -14,8 +14,6 @@ from device_sdk.runtimes.onnxruntime import metadata, open_session, run
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["NeuralLanguageModel"]
-
 FILE = "language_model.onnx"
 _PLACES = 64  # words in one run; each needs memory for the whole word list, which is not all given back
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from rescoring.words import WordList
 
-__all__ = ["NgramModel", "load_ngram"]
-
 FILES = ("ngram.arpa", "ngram.arpa.gz")
 LARGEST = 1 << 28  # bytes unpacked; a small file could claim any size
 

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
     from device_sdk.bundle import Bundle
 
-__all__ = [
-    "ARCHITECTURE_KEY",
-    "PRECISION_CHOICES",
-    "PRECISIONS",
-    "OnnxTransducer",
-    "Precision",
-    "exact_products",
-    "metadata",
-    "open_session",
-    "run",
-]
-
 ARCHITECTURE_KEY = "idiolect.architecture"
 
 Precision = Literal["float32", "int8", "auto"]

@@ -13,18 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError, IdiolectError, LearningError
 
-__all__ = [
-    "Gradients",
-    "RecurrentState",
-    "Training",
-    "Transducer",
-    "check_features",
-    "check_parameter",
-    "try_transducer",
-    "utterance_feeds",
-    "zero_state",
-]
-
 _STACKS = 33  # encoder frames of 30 ms: a second
 
 Float = NDArray[np.float32]
@@ -128,10 +116,8 @@ def zero_state(layers: int, rows: int, size: int) -> RecurrentState:
 def check_features(sizes: Architecture, features: Float) -> None:
     """Raises ValueError for what no :meth:`Transducer.encode` takes."""
     if features.ndim != 2 or features.shape[1] != sizes.mel_bins or len(features) % sizes.subsampling_factor:
-        raise ValueError(
-            f"features: found shape {features.shape}, expected [F, {sizes.mel_bins}] "
-            f"with F a multiple of {sizes.subsampling_factor}"
-        )
+        expected = f"[F, {sizes.mel_bins}] with F a multiple of {sizes.subsampling_factor}"
+        raise ValueError(f"features: found shape {features.shape}, expected {expected}")
 
 
 def try_transducer(transducer: Transducer, source: str) -> int:
@@ -215,9 +201,7 @@ def _padded(
     for row, tokens in enumerate(hypotheses):
         padded[row, : len(tokens)] = tokens
         if len(tokens) and (min(tokens) < 1 or max(tokens) >= architecture.pieces):
-            raise LearningError(
-                f"hypotheses: entry {row} holds a token outside 1..{architecture.pieces - 1} (0 is blank)"
-            )
+            raise LearningError(f"hypotheses: entry {row} holds a token outside 1..{architecture.pieces - 1}")
     return padded, lengths
 
 

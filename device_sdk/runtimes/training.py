@@ -16,8 +16,6 @@ from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
 from device_sdk.runtimes.protocol import Gradients, Training, check_parameter
 
-__all__ = ["FrozenLayers", "TrainingSession"]
-
 Float = NDArray[np.float32]
 
 
@@ -136,9 +134,8 @@ class TrainingSession(Training):
             )
         taken, given = {*self._inputs} & {*BENEATH}, () if beneath is None else beneath.outputs
         if taken != set(given):
-            raise BundleError(
-                f"{source}: takes {sorted(taken)} from frozen layers, which give {list(given)}; export the bundle again"
-            )
+            found = f"takes {sorted(taken)} from frozen layers, which give {list(given)}"
+            raise BundleError(f"{source}: {found}; export the bundle again")
 
     def _gradients(self, parameters: Mapping[str, Float], feeds: dict[str, NDArray[np.generic]]) -> Gradients:
         for name, shape in (self._shapes | self._factor_shapes(parameters)).items():

@@ -36,8 +36,6 @@ from export.sherpa import CHUNK_FRAMES, export_sherpa
 if TYPE_CHECKING:
     from sherpa_onnx import OnlineRecognizer
 
-__all__ = ["benchmark", "greedy_agreement", "sherpa_recognizer", "sherpa_tokens", "shipped_speech", "speech"]
-
 BEAM, RUNS, CLIPS = 8, 5, 16
 LARGE = "paper"  # the preset that must keep up with speech
 LARGE_CLIPS = 3

@@ -26,8 +26,6 @@ from device_sdk.runtimes.training import TrainingSession
 from device_sdk.wire.delta_codec import ScalePer, decode, encode
 from device_sdk.wire.messages import Encoding
 
-__all__ = ["benchmark", "figures_of", "speech_gradient"]
-
 FORMS: tuple[tuple[Encoding, ScalePer, float], ...] = (
     ("float16", "tensor", 0.501),
     ("int8", "row", 0.26),

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from device_sdk.benchmarks import Figure, alternate
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
 
-__all__ = ["benchmark"]
-
 SECONDS, CHUNK, RUNS = 20, 1_600, 9
 TARGET = 1.5
 

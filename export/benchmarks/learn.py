@@ -25,8 +25,6 @@ from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.bundle.subsets import Subset, frozen, frozen_file, training_file
 
-__all__ = ["SHORT", "SIDES", "Case", "Measurement", "benchmark", "in_turns", "problem"]
-
 RATE = np.float32(1e-3)
 
 Float = NDArray[np.float32]

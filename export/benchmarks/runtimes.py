@@ -29,8 +29,6 @@ from export.executorch import TrainingStep, export_executorch
 from export.executorch.training import training_example
 from export.executorch.writer import lowered
 
-__all__ = ["benchmark", "training_figures"]
-
 RUNS = 5
 PEER = "onnxruntime"
 CLOSE, CLOSE_GRADIENTS = 1e-2, 1e-3

@@ -25,20 +25,6 @@ from device_sdk.features import frames
 from device_sdk.runtimes.protocol import Transducer
 from export.sherpa import CHUNK_FRAMES
 
-__all__ = [
-    "CHUNK",
-    "NEEDED",
-    "UNIT",
-    "bounds",
-    "decoded",
-    "encode",
-    "over",
-    "profile",
-    "profiled",
-    "speeds",
-    "streamed",
-]
-
 CHUNK = SAMPLE_RATE * 3 // 10
 UNIT, PART = "s of audio/s of CPU", "ms of CPU/s of audio"
 NEEDED = ("features", "encoder", "predictor", "joiner")

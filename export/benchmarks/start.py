@@ -18,8 +18,6 @@ from device_sdk.audio import SAMPLE_RATE
 from device_sdk.benchmarks import Figure
 from export.benchmarks.decode import shipped_speech
 
-__all__ = ["OURS", "benchmark", "starts"]
-
 RUNS = 7
 SECONDS, MEGABYTES = 0.6, 120.0
 

@@ -15,8 +15,6 @@ from torch._higher_order_ops.scan import scan
 from device_sdk.runtimes.executorch.manifest import FRAMES_AT_ONCE
 from export.executorch.lstm import reverse_scan, tanh
 
-__all__ = ["Joint", "lattice"]
-
 Sums = tuple[Tensor, Tensor, Tensor]
 
 

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
-__all__ = ["Layer", "lstm", "lstm_gradients", "reverse_scan", "tanh"]
-
 
 class Layer(NamedTuple):
     """A layer's input x [T, B, D], its outputs y and cells c [T, B, H], and its gates after their nonlinearities:

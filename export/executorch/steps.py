@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from export.networks.rnnt import RNNT
 
-__all__ = ["BATCH", "EncoderStep", "JoinerStep", "PredictorStep", "step_example"]
-
 BATCH = 256
 """Most rows that one call of the predictor or the joiner takes; a search with more makes several calls."""
 

@@ -16,8 +16,6 @@ from device_sdk.runtimes.executorch.manifest import FRAMES_AT_ONCE, Bucket
 from export.executorch.joint import Joint, lattice
 from export.executorch.lstm import Layer, lstm, lstm_gradients
 
-__all__ = ["TrainingStep", "training_example"]
-
 
 class TrainingStep(nn.Module):
     """loss = sum_i w_i NLL_i + c E[M] over one utterance's hypotheses (Rao et al. 2023, eq. 1), and its gradients."""

@@ -38,8 +38,6 @@ from export.networks.rnnt import RNNT
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["TRAINING_BUCKETS", "export_executorch", "lowered", "lowered_to_xnnpack"]
-
 TRAINING_BUCKETS = (
     Bucket(frames=128, tokens=16, hypotheses=8),
     Bucket(frames=256, tokens=32, hypotheses=8),
@@ -85,7 +83,7 @@ def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Buc
 
 def _written(path: Path, program: bytes) -> FileEntry:
     path.write_bytes(program)
-    return FileEntry(sha256=hashlib.sha256(program).hexdigest(), size=len(program))
+    return FileEntry.of(program)
 
 
 def _recognizing(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]:

@@ -18,8 +18,6 @@ from device_sdk.bundle.quantized import QUANTIZED_FILE
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 
-__all__ = ["DOUBLE", "FLOAT", "INT32", "INT64", "MICROSOFT", "GraphBuilder", "Shape", "Value"]
-
 FLOAT, DOUBLE, INT32, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64
 OPSET, IR_VERSION = 18, 10
 MICROSOFT = "com.microsoft"

@@ -10,8 +10,6 @@ from functools import cached_property
 from device_sdk.bundle.subsets import factor_names
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
 
-__all__ = ["Joint", "distinct_prefixes", "lattice", "matrix_gradients"]
-
 CELLS_AT_ONCE = 512
 """Cells (pairs of a frame and a prefix) whose logits exist at a time: enough that products run at full speed, so few
 that memory stays small."""

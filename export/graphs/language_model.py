@@ -11,8 +11,6 @@ from device_sdk.errors import BundleError
 from export.graphs.builder import INT64, GraphBuilder, Value
 from export.networks.language_model_shape import LanguageModelShape
 
-__all__ = ["language_model_graph"]
-
 
 def language_model_graph(
     parameters: Mapping[str, NDArray[np.floating]], shape: LanguageModelShape, words_digest: str

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from export.graphs.builder import GraphBuilder, Value
 from export.graphs.quantized import quantized_lstm
 
-__all__ = ["LayerGradient", "Trace", "lstm", "lstm_cell", "lstm_gradients", "recurrent_product", "stack", "traced_lstm"]
-
 BLOCK = 32
 """Columns that lie together: runs of whole cache lines, and as many sums as vector registers hold."""
 LARGE = 1 << 20

@@ -10,8 +10,6 @@ from __future__ import annotations
 from device_sdk.bundle.quantized import EMBEDDING_ZERO
 from export.graphs.builder import MICROSOFT, GraphBuilder, Value
 
-__all__ = ["embedded_product", "product", "quantized_lstm", "unit"]
-
 
 def quantized_lstm(
     g: GraphBuilder, x: Value, name: str, bias: Value, size: int, h: Value = "", c: Value = ""

@@ -10,8 +10,6 @@ from export.graphs.builder import INT64, GraphBuilder, Value
 from export.graphs.lstm import lstm_cell, stack
 from export.graphs.quantized import embedded_product, product, quantized_lstm, unit
 
-__all__ = ["encoder", "frozen_layers", "joiner", "predictor", "stacked_frames", "started"]
-
 TABLE_PIECES = 1_024
 """Up to this many pieces, the first layer's input products of all of them are one table. It depends on weights alone,
 so the runtime computes it once, when it loads the graph."""

@@ -19,8 +19,6 @@ from export.graphs.joint import Joint, distinct_prefixes, lattice, matrix_gradie
 from export.graphs.lstm import Trace, lstm, lstm_gradients, traced_lstm
 from export.graphs.streaming import stacked_frames, started
 
-__all__ = ["subset_training", "training"]
-
 OUTPUT, OUTPUT_BIAS = "joiner.output.weight", "joiner.output.bias"
 
 
@@ -54,9 +52,7 @@ def training(
     shapes = architecture.parameter_shapes()
     wanted = frozenset(shapes if trainable is None else trainable)
     if unknown := sorted(wanted - shapes.keys()):
-        raise ConfigurationError(
-            f"trainable: found unknown parameter {unknown[0]!r}, expected names of the architecture"
-        )
+        raise ConfigurationError(f"trainable: found unknown {unknown[0]!r}, expected the architecture's names")
     if both := sorted(wanted.intersection(beneath.parameters(architecture))):
         raise ConfigurationError(f"trainable: found {both[0]!r}, which is frozen; expected parameters above it")
     if not wanted:

@@ -16,8 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["gradient", "join", "score"]
-
 _BLOCK = 1024
 
 

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from export.losses import rows
 
-__all__ = ["lattice", "rnnt_loss", "rnnt_loss_of_logits"]
-
 _CELLS = 4096
 _LOGITS_ON_CUDA = 1 << 25  # at a time: 128 MB in float32
 _IMPOSSIBLE = -1e30

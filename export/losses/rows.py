@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gradient", "join", "log_shares", "score"]
-
 _FAINT = 1e-30  # below it a float32 share has lost digits, or is zero
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["ALPHABETS", "Alphabet"]
-
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
@@ -19,9 +17,7 @@ class Alphabet:
 
     def __post_init__(self) -> None:
         if " " not in self.characters or len(set(self.characters)) != len(self.characters):
-            raise ConfigurationError(
-                f"alphabet: found {self.characters!r}, expected distinct characters with the space among them"
-            )
+            raise ConfigurationError(f"alphabet: found {self.characters!r}, expected distinct ones, and the space")
 
     @property
     def size(self) -> int:

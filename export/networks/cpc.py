@@ -23,8 +23,6 @@ from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
 from export.networks.rnnt import RNNT
 
-__all__ = ["CPC", "CPCS", "ContextRNNT", "ContextShape", "Contrast", "begin_encoder", "feature_layers", "stacked"]
-
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:

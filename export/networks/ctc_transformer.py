@@ -19,8 +19,6 @@ from device_sdk.checks import check_choice, check_intervals
 from device_sdk.errors import ConfigurationError
 from export.networks.alphabet import ALPHABETS
 
-__all__ = ["CTC_TRANSFORMERS", "CTCTransformer", "CTCTransformerShape", "PositionNoise", "sinusoids"]
-
 _SHIFT_SECONDS = 0.01
 _UNITS_A_SECOND = 30.0
 _MOST_SHIFT, _MOST_SCALE = 60.0, 1.1  # s; of distances

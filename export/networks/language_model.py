@@ -8,8 +8,6 @@ from torch.nn import functional
 
 from export.networks.language_model_shape import LanguageModelShape
 
-__all__ = ["LanguageModel"]
-
 
 class Block(nn.Module):
     """A causal, pre-norm Transformer block."""

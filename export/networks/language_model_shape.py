@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["LanguageModelShape"]
-
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelShape:

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from device_sdk.bundle.architecture import BLANK, Architecture
 from device_sdk.errors import BundleError
 
-__all__ = ["RNNT", "merge_lstm", "split_lstm"]
-
 Array = NDArray[np.float32]
 
 # torch holds gates as i, f, g, o; ONNX as i, o, f, c (its c is torch's g).

@@ -74,7 +74,7 @@ def test_files_and_bytes_know_their_rate_and_channels_are_mixed_only_when_asked(
         (written("WAV"), 8_000, r"found a sample rate of 16000 Hz, expected 8000, as sample_rate says"),
         (SOUND.tobytes(), None, r"audio: 32000 bytes: cannot be read as audio .*numpy\.frombuffer.*sample rate"),
         ("nowhere.wav", None, r"nowhere\.wav: no such file"),
-        ([0.0, 0.1], 16_000, r"audio: found list, expected samples \(a numpy array\), a path or the bytes of a file"),
+        ([0.0, 0.1], 16_000, r"audio: found list, expected a numpy array, a path or the bytes of a file"),
         (SOUND, 1_000, r"found sample rate 1000 Hz"),
         (SOUND, "16000", r"found sample rate '16000' Hz"),
     ],

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from device_sdk.errors import BundleError, MissingExtraError
 from device_sdk.runtimes.executorch.manifest import REMEDY, ROWS, Edges
 
-__all__ = ["METHOD", "Method", "Runtime"]
-
 METHOD = "forward"
 
 _pool = Lock()  # ExecuTorch's thread pool belongs to the process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal
 
@@ -12,22 +11,6 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import FileEntry
 from device_sdk.bundle.weights import architecture_digest
 from device_sdk.errors import BundleError
-
-__all__ = [
-    "FORMAT_VERSION",
-    "FRAMES_AT_ONCE",
-    "MANIFEST",
-    "PROGRAMS",
-    "REMEDY",
-    "ROWS",
-    "Bucket",
-    "Edges",
-    "ExecutorchManifest",
-    "program_shapes",
-    "read_manifest",
-    "read_program",
-    "training_shapes",
-]
 
 MANIFEST = "executorch.json"
 FORMAT_VERSION = 1
@@ -145,10 +128,9 @@ def read_manifest(folder: Path, architecture: Architecture) -> ExecutorchManifes
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(whole file)"
         raise BundleError(f"{source}: field {field}: {first['msg']}; {REMEDY}") from error
-    if manifest.format_version != FORMAT_VERSION:
-        raise BundleError(
-            f"{source}: format_version is {manifest.format_version}, this version reads {FORMAT_VERSION}; {REMEDY}"
-        )
+    version = manifest.format_version
+    if version != FORMAT_VERSION:
+        raise BundleError(f"{source}: format_version is {version}, this version reads {FORMAT_VERSION}; {REMEDY}")
     expected = architecture_digest(architecture)
     if manifest.architecture != expected:
         raise BundleError(
@@ -169,10 +151,5 @@ def read_program(folder: Path, name: str, entry: FileEntry) -> bytes:
         content = (folder / name).read_bytes()
     except OSError as error:
         raise BundleError(f"{folder / name}: cannot be read ({error.strerror}); {REMEDY}") from error
-    found = hashlib.sha256(content).hexdigest()
-    if len(content) != entry.size or found != entry.sha256:
-        raise BundleError(
-            f"{folder / name}: {len(content)} bytes with sha256 {found}, expected {entry.size} with {entry.sha256}; "
-            f"{REMEDY}"
-        )
+    entry.check(content, str(folder / name), REMEDY)
     return content

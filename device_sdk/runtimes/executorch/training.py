@@ -23,8 +23,6 @@ from device_sdk.runtimes.executorch.manifest import (
 )
 from device_sdk.runtimes.protocol import Gradients, Training, check_parameter
 
-__all__ = ["ExecutorchTrainingSession", "distinct_prefixes", "padded"]
-
 ABSENT = -1
 
 Float = NDArray[np.float32]

@@ -19,8 +19,6 @@ from device_sdk.runtimes.protocol import RecurrentState, check_features, try_tra
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["ExecutorchTransducer", "program_constants", "with_constants"]
-
 Float = NDArray[np.float32]
 
 _GATES = {"i": 0, "f": 2, "g": 3, "o": 1}

@@ -83,8 +83,8 @@ def background(value: np.ndarray, key: str = "unigram") -> Damage:
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "truncated file": (truncated, r"weights\.safetensors: size is \d+ bytes, expected \d+"),
-    "flipped byte": (flipped, r"encoder\.onnx: sha256 is \w+, expected \w+"),
+    "truncated file": (truncated, r"weights\.safetensors: \d+ bytes with sha256 \w+, expected \d+"),
+    "flipped byte": (flipped, r"encoder\.onnx: \d+ bytes with sha256 \w+, expected \d+"),
     "missing file": (lambda folder: (folder / "joiner.onnx").unlink(), r"joiner\.onnx cannot be read"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), r"holds no manifest\.json"),
     "manifest is no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), r"manifest\.json: field"),
@@ -161,7 +161,7 @@ ZIP_DAMAGES: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "huge manifest": (lambda files: files.update({"manifest.json": b" " * (2 << 20)}), "at most"),
     "missing file": (lambda files: files.__delitem__("joiner.onnx"), r"joiner\.onnx is missing"),
     "truncated file": (lambda files: files.update(LICENSE=b"x"), "LICENSE: size is 1 bytes"),
-    "other content": (lambda files: files.update(LICENSE=files["LICENSE"][::-1]), "LICENSE: sha256 is"),
+    "other content": (lambda files: files.update(LICENSE=files["LICENSE"][::-1]), r"LICENSE: \d+ bytes with sha256"),
 }
 
 
@@ -297,7 +297,7 @@ def test_it_comes_back_as_it_was_written() -> None:
         (lambda found: found.update({"joiner.output.bias": (np.ones(3, np.float32),)}), r"\[3\], expected float32"),
         (lambda found: found["joiner.output.bias"][0].__setitem__(0, -1.0), "holds -1"),
         (lambda found: found["joiner.output.bias"][0].__setitem__(0, np.nan), "holds nan"),
-        (lambda found: found["joiner.output.bias"][0].__setitem__(slice(None), 0.0), "not all zero"),
+        (lambda found: found["joiner.output.bias"][0].__setitem__(slice(None), 0.0), "not all 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(damage, words: str) -> None:

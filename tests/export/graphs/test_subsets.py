@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import BundleError
-from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, supervision, total
+from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, total
 from device_sdk.runtimes.training import FrozenLayers, TrainingSession
 from export.graphs import build_graphs, frozen_layers, subset_training, training
 from tests.tiny import tiny_weights
@@ -71,7 +71,6 @@ def objectives(hypotheses: list[Tokens], kind: str, rng: np.random.Generator) ->
         "label": label(chosen, float(rng.uniform(0.1, 2.0))),
         "expected cost": expected_cost(hypotheses, rng.uniform(0, 1, len(hypotheses)), float(rng.uniform(0.1, 3.0))),
         "reinforce": reinforce(chosen, float(rng.uniform(0, 1)), float(rng.uniform(0, 1))),
-        "supervision": supervision(hypotheses[0]),
     }
     return parts[kind] if kind in parts else total([parts["expected cost"], *parts.values()])
 
@@ -83,7 +82,7 @@ def norm(gradients: dict[str, NDArray[np.floating]]) -> float:
 @settings(max_examples=100, derandomize=True)
 @given(
     st.sampled_from(SUBSETS),
-    st.sampled_from(["label", "expected cost", "reinforce", "supervision", "sum"]),
+    st.sampled_from(["label", "expected cost", "reinforce", "sum"]),
     st.sampled_from(ARCHITECTURES),
     st.integers(0, 9_999),
     st.integers(1, 12),

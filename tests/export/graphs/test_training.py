@@ -134,7 +134,7 @@ def test_expected_cost_by_finite_differences_of_itself(seed: int) -> None:
 @pytest.mark.parametrize(
     ("names", "beneath", "message"),
     [
-        (["encoder.9.W"], Frozen(), "unknown parameter 'encoder.9.W'"),
+        (["encoder.9.W"], Frozen(), "unknown 'encoder.9.W'"),
         ([], Frozen(), "found no"),
         (["encoder.0.W", "joiner.output.bias"], Frozen(1), r"found 'encoder\.0\.W', which is frozen"),
     ],
