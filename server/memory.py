@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 from server.problems import Refusal
 
-__all__ = ["BodyMemory", "give_back"]
-
 SHARE = 4
 """One address may hold this part of the whole."""
 AT_ONCE = 2

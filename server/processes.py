@@ -26,8 +26,6 @@ from types import FrameType
 from device_sdk.errors import ConfigurationError, StateError
 from server.logs import fields
 
-__all__ = ["end_with_parent", "own_command", "shared_key", "watch"]
-
 log = logging.getLogger("idiolect.server")
 
 START_SECONDS = 180.0

@@ -16,8 +16,6 @@ from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.ticks import Seen
 
-__all__ = ["CHECKS", "Readiness", "Ready"]
-
 log = logging.getLogger("idiolect.server")
 
 CHECKS = ("database", "schema", "model", "blobs", "disk", "rounds")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from server.rounds.server_step import Rehearse
     from server.settings import ServerSettings
 
-__all__ = ["run", "run_many", "write_private"]
-
 DESCRIPTORS = 8192
 """Files and connections that a process asks the system for; many grant only 1,024 to who does not ask."""
 

@@ -17,8 +17,6 @@ from sqlalchemy import Connection, delete, insert, select
 
 from server.storage.schema import ticks
 
-__all__ = ["LOOP", "TOLD_SECONDS", "Seen", "Ticks", "seen_of", "tell"]
-
 LOOP = "loop"
 """The name of the whole beside those of rounds."""
 TOLD_SECONDS = 5.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from hashlib import sha256
 
-__all__ = ["digest", "draw_token"]
-
 
 def draw_token() -> str:
     """256 bits from the system's generator, as text."""

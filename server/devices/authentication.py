@@ -21,8 +21,6 @@ from server.devices.enrolment import find_device
 from server.problems import Refusal
 from server.storage.schema import nonces
 
-__all__ = ["Sender", "authenticate", "check_body", "spend_nonce"]
-
 NONCE_FORMAT = re.compile(r"[A-Za-z0-9._~+/=-]{8,128}")
 
 

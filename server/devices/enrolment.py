@@ -16,21 +16,6 @@ from server.problems import Refusal
 from server.storage.schema import devices, enrolment_tokens
 from server.tokens import digest, draw_token
 
-__all__ = [
-    "add_enrolment_token",
-    "count_devices",
-    "eligible_at",
-    "enrol",
-    "find_device",
-    "find_enrolment_token",
-    "list_devices",
-    "list_enrolment_tokens",
-    "read_public_key",
-    "revoke",
-    "revoke_enrolment_token",
-    "same_secret",
-]
-
 log = logging.getLogger("idiolect.server")
 
 

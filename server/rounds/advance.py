@@ -22,24 +22,15 @@ from server.registry.models import current_version, find_model, models_since_tea
 from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate, Evaluation, compare
 from server.rounds.release_keys import ReleaseKey, accepted_reports, digest_of, draws_noise, forget_keys, obtain_key
-from server.rounds.releases import (
-    Lineage,
-    Rehearse,
-    Release,
-    release_deltas,
-    release_marginals,
-    release_words,
-    store_release,
-)
+from server.rounds.releases import Lineage, Release, release_deltas, release_marginals, release_words, store_release
 from server.rounds.rollout.store import begin
 from server.rounds.secure_aggregation.progress import abandon_groups, settle
 from server.rounds.secure_aggregation.store import clear, sum_groups
+from server.rounds.server_step import Rehearse
 from server.rounds.store import find_round, follow_up, read_settings, transition
 from server.storage.blobs import BlobStore
 from server.storage.database import Database, forget, overwrite
 from server.storage.schema import reports, rounds
-
-__all__ = ["abandon", "advance", "close_overdue", "give_up", "remove_orphans"]
 
 log = logging.getLogger("idiolect.server")
 

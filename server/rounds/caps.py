@@ -13,8 +13,6 @@ from server.privacy.charges import charge_for
 from server.privacy.ledger import check_population, within
 from server.privacy.population import charge_population
 
-__all__ = ["Caps"]
-
 
 @dataclass(frozen=True, slots=True)
 class Caps:

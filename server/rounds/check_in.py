@@ -24,8 +24,6 @@ from server.rounds.store import read_settings, rounds_in
 from server.settings import ServerSettings
 from server.storage.database import Database
 
-__all__ = ["check_in"]
-
 log = logging.getLogger("idiolect.server")
 
 

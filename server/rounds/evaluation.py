@@ -13,8 +13,6 @@ from server.registry.models import find_model, load
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
 
-__all__ = ["Evaluate", "Evaluation", "compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:

@@ -31,8 +31,6 @@ from server.rounds.secure_aggregation.progress import abandon_groups
 from server.rounds.store import create_round, find_round, read_settings, rounds_in, transition
 from server.storage.schema import devices, marginals, publications, rounds
 
-__all__ = ["Fence", "assumed_rounds", "raise_fence"]
-
 GAP = 1_000_000
 """Numbers that are left out, at least; up to twice as many, so that two restores of one backup differ."""
 MOST = 1000

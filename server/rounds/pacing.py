@@ -20,8 +20,6 @@ from sqlalchemy import Connection, Row, func, or_, select, update
 from server.plans.round import RoundSettings
 from server.storage.schema import devices
 
-__all__ = ["Demand", "Fleet", "Window", "demand_of", "note_seen", "window"]
-
 JITTER = 0.2
 """Least width of the window, in intervals."""
 SHORTEST = 10.0

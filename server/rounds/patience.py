@@ -17,8 +17,6 @@ from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, Program
 
 from device_sdk.errors import IdiolectError, StateError
 
-__all__ = ["LASTING", "LONGEST_PAUSE", "PASSING", "Setbacks", "describe_error", "is_lasting"]
-
 
 class Patience(NamedTuple):
     """Tries in a row, and seconds between the first and the last, that are made before something is given up."""

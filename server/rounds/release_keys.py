@@ -26,8 +26,6 @@ from server.rounds.caps import Caps
 from server.storage.database import forget, overwrite
 from server.storage.schema import release_keys, reports, rounds
 
-__all__ = ["ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReleaseKey:

@@ -33,8 +33,6 @@ from server.rounds.server_step import Rehearse, Weights, take_server_step
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds
 
-__all__ = ["Lineage", "Rehearse", "Release", "release_deltas", "release_marginals", "release_words", "store_release"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lineage:

@@ -28,20 +28,6 @@ from server.rounds.store import find_round, read_settings, transition
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
 
-__all__ = [
-    "Contribution",
-    "accept",
-    "accepted_size",
-    "check_affordable",
-    "check_base",
-    "check_open",
-    "close_if_full",
-    "find_report",
-    "id_in_group",
-    "id_of_report",
-    "reported_streams",
-]
-
 log = logging.getLogger("idiolect.server")
 
 UTTERANCES_LIMIT = 1_000_000

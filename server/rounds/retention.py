@@ -22,8 +22,6 @@ from server.storage import schema
 from server.storage.database import Database
 from server.storage.schema import aggregation_messages, marginals, reports, rollout_devices, rollouts, rounds
 
-__all__ = ["BATCH", "forget_old"]
-
 BATCH = 200
 """Reports or messages that one transaction deletes: other writers wait for no more than that."""
 ROUNDS = 20

@@ -23,8 +23,6 @@ from server.plans.round import SamplingPlan
 from server.problems import Refusal
 from server.storage.schema import devices
 
-__all__ = ["SPACE", "Sample", "check_sampled", "draw", "is_sampled", "new_sample"]
-
 SPACE = 1 << 62
 """Draws are whole numbers below this."""
 

@@ -12,8 +12,6 @@ from device_sdk.errors import LearningError, StateError
 from device_sdk.wire.messages import DeltaPlan
 from server.plans.round import RehearsalPlan, RoundSettings, ServerStep
 
-__all__ = ["Rehearse", "Weights", "take_server_step"]
-
 Weights = Mapping[str, NDArray[np.float32]]
 Rehearse = Callable[[Weights, RoundSettings, int], Iterable[Weights]]
 """(base weights, settings, number of the round) -> what each pseudo-device sends, the same at every call."""

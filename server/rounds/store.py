@@ -17,20 +17,6 @@ from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
 from server.storage.schema import models, releases, rounds, transitions
 
-__all__ = [
-    "count_by_state",
-    "create_round",
-    "find_round",
-    "follow_up",
-    "list_rounds",
-    "open_round",
-    "read_settings",
-    "rounds_in",
-    "transition",
-    "unfinished",
-    "view",
-]
-
 log = logging.getLogger("idiolect.server")
 
 

@@ -18,8 +18,6 @@ from uuid import uuid4
 
 from device_sdk.errors import StateError
 
-__all__ = ["BlobStore", "CHECKED_SECONDS", "FolderBlobs", "FolderLock", "check_content", "check_name", "keep_private"]
-
 log = logging.getLogger("idiolect.server")
 
 NAME = re.compile(r"^[a-z]+(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")

@@ -18,8 +18,6 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 from device_sdk.errors import MissingExtraError, StateError
 from server.storage.blobs import keep_private
 
-__all__ = ["Database", "MARKS", "SENSITIVE", "forget", "overwrite"]
-
 log = logging.getLogger("idiolect.server")
 
 MIGRATIONS = Path(__file__).parent / "migrations"

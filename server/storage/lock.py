@@ -14,8 +14,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.storage.database import Database
 
-__all__ = ["Lead", "Lock"]
-
 ADVANCING, LEADING = 0x1D13, 0x1D14
 """PostgreSQL's numbers of the two locks."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from device_sdk.errors import MissingExtraError, StateError
 from server.storage.blobs import BlobStore, FolderBlobs, check_content, check_name
 
-__all__ = ["HELD", "ObjectBlobs", "open_blobs"]
-
 HELD = 8
 """Files that are fetched and kept for downloads: models, teachers, those of a rollout, ways between them."""
 

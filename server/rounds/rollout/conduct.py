@@ -25,8 +25,6 @@ from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.storage.schema import rollouts
 
-__all__ = ["judge", "promote", "roll_back"]
-
 log = logging.getLogger("idiolect.server")
 
 

@@ -18,8 +18,6 @@ from typing import Literal
 
 from server.plans.rollout import RolloutSettings
 
-__all__ = ["Evidence", "Verdict", "Watched", "judge_evidence", "upper_tail"]
-
 Decision = Literal["wait", "promote", "roll_back"]
 
 

@@ -14,18 +14,6 @@ from server.registry.models import current_version, find_model, publish
 from server.rounds.rollout.evidence import Evidence, Watched
 from server.storage.schema import devices, rollout_devices, rollouts
 
-__all__ = [
-    "begin",
-    "end",
-    "evidence",
-    "list_rollouts",
-    "model_for",
-    "read_settings",
-    "require_running",
-    "running",
-    "view",
-]
-
 
 def begin(connection: Connection, version: str, settings: RolloutSettings, now: float, note: str) -> None:
     """Offer a registered model to its share of the devices from now on.

@@ -45,21 +45,6 @@ from server.rounds.secure_aggregation.progress import count, form_groups, move_o
 from server.rounds.secure_aggregation.store import StoredGroup
 from server.rounds.store import find_round, read_settings
 
-__all__ = [
-    "Envelope",
-    "MESSAGES",
-    "answer",
-    "check_advertisement",
-    "check_answer",
-    "check_dealt",
-    "check_distinct",
-    "check_revealed",
-    "check_sender",
-    "check_signature",
-    "join",
-    "next_task",
-]
-
 MESSAGES: Mapping[Stage, type[Message]] = {
     "keys": KeyAdvertisement,
     "shares": DealtShares,

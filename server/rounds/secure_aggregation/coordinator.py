@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import STAGES, Roster, Stage
 
-__all__ = ["Group", "answered_by", "is_finished", "next_stage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -26,8 +26,6 @@ from device_sdk.wire.secure_aggregation import Roster
 from server.rounds.secure_aggregation.unmasking import Recovered
 from server.storage.schema import exclusions
 
-__all__ = ["DISPUTED_SECONDS", "LOST_SECONDS", "Exclusion", "exclude", "excluded_until", "excluded_by"]
-
 DISPUTED_SECONDS = 30 * 86_400.0
 LOST_SECONDS = 86_400.0
 

@@ -31,8 +31,6 @@ from server.rounds.store import find_round, read_settings
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
 
-__all__ = ["abandon_group", "abandon_groups", "advance_group", "count", "form_groups", "move_on", "settle"]
-
 log = logging.getLogger("idiolect.server")
 
 

@@ -19,25 +19,6 @@ from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
 from server.storage.schema import rounds
 
-__all__ = [
-    "StoredGroup",
-    "add_group",
-    "bodies",
-    "clear",
-    "count_members",
-    "decline",
-    "end",
-    "find_group",
-    "find_message",
-    "is_busy",
-    "is_open",
-    "keep",
-    "open_groups",
-    "set_stage",
-    "sum_groups",
-    "waiting",
-]
-
 ENDED = ("done", "abandoned")
 
 _Message = TypeVar("_Message", bound=Message)

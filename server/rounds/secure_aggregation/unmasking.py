@@ -36,8 +36,6 @@ from device_sdk.secure_aggregation import keys, masks
 from device_sdk.secure_aggregation.shares import PRIME, read_share
 from device_sdk.wire.secure_aggregation import RevealedShares, Roster
 
-__all__ = ["Budget", "Decoded", "Recovered", "WORK", "decode", "recover_secrets", "sum_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
