@@ -1,4 +1,4 @@
-"""The cache of n-best lists on disk."""
+"""The cache of n-best lists on disk; which meetings are for what, how turns become utterances, and who speaks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from device_sdk.errors import DataError
 from examples.liu_2020.lists import listeners, open_cache, read_clients, write_client
+from examples.liu_2020.making import chosen
+from examples.liu_2020.meetings import (
+    MEETINGS,
+    Meeting,
+    Turn,
+    cast,
+    cut,
+    read_meetings,
+    series_of,
+    staged,
+    utterances,
+    waveform,
+)
+from server.lab.corpora.voices import VARIANTS
 from tests.examples.liu_2020.made import WORDS, background, client
 
 
@@ -74,3 +90,78 @@ def test_a_cache_is_opened_and_its_faults_are_named(tmp_path: Path) -> None:
     (tmp_path / "words.txt").unlink()
     with pytest.raises(DataError, match=r"words\.txt: no such file"):
         open_cache(tmp_path)
+
+
+NAMES = [f"ES20{number:02d}{letter}" for number in range(27) for letter in "abcd"]
+
+
+def of_names(names: list[str]) -> list[Meeting]:
+    return [Meeting(name, (Turn("Marketing", "one two three"),)) for name in names]
+
+
+def test_every_meeting_has_one_stage_and_a_series_is_never_divided() -> None:
+    stages, backwards = staged(of_names(NAMES)), staged(of_names(NAMES[::-1]))
+    assert stages == {stage: held[::-1] for stage, held in backwards.items()}
+    names = {stage: [meeting.name for meeting in held] for stage, held in stages.items()}
+    assert sorted(name for held in names.values() for name in held) == sorted(NAMES)
+    assert [series_of(name) for name in ("ES2002a", "TS3012d", "IS1009")] == ["ES2002", "TS3012", "IS1009"]
+    series = {stage: {series_of(name) for name in held} for stage, held in names.items()}
+    assert {stage: len(held) for stage, held in series.items()} == {"learn": 8, "development": 3, "test": 16}
+    assert not series["learn"] & series["test"] and not series["development"] & (series["learn"] | series["test"])
+
+
+def test_meetings_are_chosen_from_all_series_before_a_second_of_any() -> None:
+    held = of_names(["B1a", "B1b", "A1c", "A1a", "C1d"])
+    assert [meeting.name for meeting in chosen(held, 4)] == ["A1a", "B1a", "C1d", "A1c"]
+    assert len(chosen(held, None)) == 5
+
+
+@given(st.lists(st.text("ab", min_size=1), max_size=60), st.integers(1, 20))
+def test_cutting_loses_no_word_and_makes_even_parts(words: list[str], longest: int) -> None:
+    parts = cut(words, longest)
+    assert [word for part in parts for word in part] == words
+    sizes = [len(part) for part in parts]
+    assert not sizes or (max(sizes) <= longest and max(sizes) - min(sizes) <= 1 and min(sizes) > 0)
+    assert len(parts) == -(-len(words) // longest)
+
+
+def test_utterances_keep_their_order_and_speaker() -> None:
+    meeting = Meeting("X1a", (Turn("A", "one two three four five six"), Turn("B", "hm"), Turn("B", "seven eight")))
+    expected = [("A", "one two three"), ("A", "four five six"), ("B", "seven eight")]
+    assert utterances(meeting, 2, 3) == [Turn(*each) for each in expected]
+
+
+def test_a_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "meetings.jsonl"
+    with pytest.raises(DataError, match="no such file"):
+        read_meetings(path)
+    row = {"meeting": "X1a", "turns": [{"speaker": "A", "text": "Okay, right!"}]}
+    path.write_text(json.dumps(row) + "\n")
+    assert read_meetings(path) == [Meeting("X1a", (Turn("A", "okay right"),))]
+    path.write_text(json.dumps(row) + '\n{"meeting": "X1b"}\n')
+    with pytest.raises(DataError, match="line 2: KeyError"):
+        read_meetings(path)
+
+
+TURNS = tuple(Turn(speaker, "good morning") for speaker in ("Marketing", "Project Manager", "User Interface"))
+
+
+def test_no_voice_of_devices_is_heard_in_training() -> None:
+    every = [variant for held in MEETINGS.variants.values() for variant in held]
+    assert len(every) == len(set(every)) and set(MEETINGS.variants["learn"]) <= set(VARIANTS["base"])
+
+
+def test_people_of_a_series_sound_the_same_at_all_its_meetings() -> None:
+    first, second, other = (cast(Meeting(name, TURNS), "test") for name in ("ES2002a", "ES2002b", "ES2003a"))
+    assert first == second and first != other
+    assert len({person.voice.variant for person in first.values()}) == 3
+    assert {person.voice.variant for person in first.values()} <= set(MEETINGS.variants["test"])
+
+
+def test_an_utterance_sounds_the_same_each_time() -> None:
+    pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+    meeting = Meeting("ES2002a", TURNS)
+    persons = cast(meeting, "test")
+    once, again, later = (waveform(meeting, number, TURNS[0], persons) for number in (0, 0, 1))
+    assert (once == again).all() and once.size > 8000
+    assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"

@@ -18,8 +18,8 @@ from examples.liu_2020.lists import open_cache
 from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, make_lists
 from examples.liu_2020.meetings import read_meetings, staged
 
-NAMES = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
-SMALL = Scale(
+THINGS = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
+TINY = Scale(
     base=BaseSettings(
         recognizer_steps=1, language_model_steps=2, shard=6, watched=1, size=16, feed_forward=32, blocks=1, heads=2
     ),
@@ -37,14 +37,14 @@ def write_data(folder: Path) -> Path:
         {
             "meeting": f"{series}{letter}",
             "turns": [
-                {"speaker": who, "text": f"so {series[:2]} {name} is fine {letter}"} for name in NAMES for who in "AB"
+                {"speaker": who, "text": f"so {series[:2]} {name} is fine {letter}"} for name in THINGS for who in "AB"
             ],
         }
         for series in ("AA1", "BB1", "CC1", "DD1", "EE1")
         for letter in "ab"
     ]
     (folder / "ami" / "meetings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "slurp" / "lm.txt").write_text("".join(f"please turn the {name} on\n" for name in NAMES))
+    (folder / "slurp" / "lm.txt").write_text("".join(f"please turn the {name} on\n" for name in THINGS))
     return folder
 
 
@@ -56,7 +56,7 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path,
     assert text and not any(word in unheard for sentence in text for word in sentence.split())
 
     told: set[str] = set()
-    folder = make_lists(data, work, SMALL, lambda what, *_: told.add(what), tiny_bundle)
+    folder = make_lists(data, work, TINY, lambda what, *_: told.add(what), tiny_bundle)
     held = open_cache(folder)
     assert len(held.development) == 1 and len(held.test) == 2
     assert {len(client) for client in held.test} == {2}
@@ -65,5 +65,5 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path,
     assert "first pass, test" in told and "second pass, development" in told
 
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}
-    make_lists(data, work, replace(SMALL, test=2), lambda *_: None, tiny_bundle)
+    make_lists(data, work, replace(TINY, test=2), lambda *_: None, tiny_bundle)
     assert before == {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}, "what is there is not made again"

@@ -1,11 +1,14 @@
-"""The ledger: what is charged, how it composes, where it stops."""
+"""The ledger: what is charged, how it composes, where it stops; and ledgers of years, which make nothing slower."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -19,10 +22,11 @@ from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.backup import save, verify
 from server.plans.round import RoundSettings
 from server.privacy.charges import PAPER, Charge, charge_for
-from server.privacy.composition import Spent, compose
+from server.privacy.composition import Spent, compose, quick_bound
 from server.privacy.ledger import dearest
 from server.service import Service
-from tests.server.parties import HEADERS, Operator, Party, serving
+from tests.server.histories import fill
+from tests.server.parties import HEADERS, OPERATOR, Operator, Party, refusal, serving
 
 DELTA = 1e-6
 LAPLACE = Charge("discrete_laplace", "central", 256, 5120.0, 20, epsilon=1.0)
@@ -64,11 +68,10 @@ def test_a_report_costs_what_its_plan_says(plan: dict[str, Any], epsilon: float)
 
 def test_mode_paper_promises_one_count_and_no_more() -> None:
     charge = charge_for("marginals", RoundSettings(marginals=MarginalPlan(mode="paper", epsilon=0.5)))
-    total = Spent().plus(charge).plus(charge)
+    total = Spent({charge: 2})
     assert (charge.mechanism, charge.unbounded, charge.count_epsilon) == (PAPER, True, 0.5)
     assert total.count_epsilon == 1.0, "a count said in the first round is in the second release too"
-    assert compose(total, DELTA) == (math.inf, 0.0)
-    assert Spent().plus(LAPLACE).count_epsilon is None
+    assert compose(total, DELTA) == (math.inf, 0.0) and Spent({LAPLACE: 1}).count_epsilon is None
 
 
 def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
@@ -96,10 +99,8 @@ def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[P
     assert (deltas["delta"], deltas["devices"]) == (DELTA, 1)
     assert deltas["utterance_epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA))
     assert {"adjacency", "utterance_adjacency", "sampling", "trust_model"} <= deltas.keys()
-    assert [line["epsilon"] for line in found["devices"] if line["stream"] == "marginals"] == [
-        first_spent,
-        second_spent,
-    ]
+    lines = [line["epsilon"] for line in found["devices"] if line["stream"] == "marginals"]
+    assert lines == [first_spent, second_spent]
 
 
 def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
@@ -120,8 +121,7 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
             ("marginals", {"marginals": {"mode": "paper"}}),
         ):
             refused = http.post("/v1/operator/rounds", json={"settings": plan}, headers=HEADERS)
-            assert (refused.status_code, refused.json()["code"]) == (422, "privacy_cap")
-            assert refused.json()["field"] == stream
+            assert refusal(refused) == (422, "privacy_cap") and refused.json()["field"] == stream
 
 
 def test_a_backup_whose_totals_are_not_those_of_its_lines_is_refused(
@@ -152,3 +152,65 @@ def test_the_dearest_histories_cost_as_much_as_any(found: list[dict[Charge, int]
     chosen = dearest(totals)
     assert max(compose(each, DELTA)[0] for each in chosen) == max(compose(each, DELTA)[0] for each in totals)
     assert len(chosen) <= len(totals)
+
+
+CHARGE = charge_for("marginals", RoundSettings(marginals=MarginalPlan()))
+
+
+def seconds(ask: Callable[[], Any], times: int = 5) -> float:
+    """Of this process, in which the server is, so that other work of the machine does not count."""
+    found = []
+    for _ in range(times):
+        begun = time.process_time()
+        answer = ask()
+        found.append(time.process_time() - begun)
+        assert answer.status_code == 200, answer.text
+    return median(found)
+
+
+def test_neither_the_overview_nor_a_check_in_takes_longer_for_a_long_ledger(tmp_path: Path) -> None:
+    with serving(tmp_path, marginals_cap=1e6) as http:
+        parties = [Party(http).enrol() for _ in range(60)]
+    lines = fill(f"sqlite:///{tmp_path / 'server.db'}", {CHARGE: 2000})
+    assert lines == 120_000
+    with serving(tmp_path, marginals_cap=1e6) as http:
+        operator = Operator(http)
+        found = operator.get("privacy")
+        stream = found["streams"]["marginals"]
+        assert (stream["rounds"], stream["devices"]) == (2000, 60), "and it is as long as it is"
+        assert stream["epsilon"] == compose(Spent({CHARGE: 2000}), DELTA)[0]
+        assert {line["rounds"] for line in found["devices"] if line["stream"] == "marginals"} == {2000}
+        assert http.post("/dashboard/sign-in", data={"token": OPERATOR}).status_code == 200
+        assert "published" in http.get("/dashboard").text
+        overview = seconds(lambda: http.get("/dashboard"))
+        operator.open(marginals={"epsilon": 1.0})
+        check_in = seconds(parties[0].check_in)
+    assert overview < 0.25, f"{overview:.2f} s"
+    assert check_in < 0.05, f"{check_in:.3f} s"
+
+
+def test_a_check_in_does_not_wait_for_what_another_device_has_spent_to_be_composed(tmp_path: Path) -> None:
+    """A device with a history that nobody has composed yet: seconds of work, in which others go on."""
+    plans = (MarginalPlan(mechanism="discrete_gaussian", epsilon=0.3 + 0.0137 * number) for number in range(5))
+    history = {charge_for("marginals", RoundSettings(marginals=plan)): 20 for plan in plans}
+    cap = 0.9 * quick_bound(Spent(history), DELTA)  # what takes no time does not say
+    with serving(tmp_path, marginals_cap=cap) as http:
+        old, *others = (Party(http).enrol() for _ in range(3))
+    fill(f"sqlite:///{tmp_path / 'server.db'}", history, [old.id])
+    compose(Spent({CHARGE: 3}), DELTA)  # what is loaded once is loaded
+    with serving(tmp_path, marginals_cap=cap) as http:
+        Operator(http).open(marginals={"epsilon": 1.0})
+        for party in (old, *others):
+            party.http = http
+
+        def wait(party: Party) -> float:
+            begun = time.perf_counter()
+            assert party.check_in().status_code == 200
+            return time.perf_counter() - begun
+
+        waits = []
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(wait, old)
+            while not first.done():
+                waits += map(wait, others)
+    assert first.result() > 4 * max(waits), f"{first.result():.2f} s for the one, {max(waits):.2f} s for the others"
