@@ -77,9 +77,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tup
 
 
 @pytest.mark.parametrize("call", [*CALLS, *SESSION_CALLS])
-def test_a_closed_device_and_its_sessions_say_what_to_do(
-    closed: tuple[Device, list[RecognitionSession]], call: str
-) -> None:
+def test_a_closed_device_and_its_sessions_say_what_to_do(closed: tuple[Device, list[RecognitionSession]], call) -> None:
     device, sessions = closed
     with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
         CALLS[call](device) if call in CALLS else SESSION_CALLS[call](sessions[list(SESSION_CALLS).index(call)])

@@ -175,9 +175,7 @@ def full(*arguments: object) -> None:
     raise StateError("state.sqlite: database or disk is full")
 
 
-def test_a_full_disk_costs_no_result(
-    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_costs_no_result(tmp_path, tiny_bundle, monkeypatch, caplog) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
         device.agree("marginals")
         first, before, state = device.recognize(speech(1), 16_000), device.student, device._model_state

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from device_sdk import (
     SlotLexicon,
     StateError,
 )
-from device_sdk.feedback.signals import Repeated, Signal, combined
+from device_sdk.feedback.signals import Repeated, combined
 from device_sdk.learning import kept
 from tests.device_sdk.devices import KEY, quick, tell
 from tests.device_sdk.state.audit import findings
@@ -88,9 +87,7 @@ LEXICON = SlotLexicon({"place": ("kitchen", "bedroom")})
         ((), False),
     ],
 )
-def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(
-    tmp_path: Path, tiny_bundle: Bundle, signals: tuple[Signal, ...], stays: bool
-) -> None:
+def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(tmp_path, tiny_bundle, signals, stays) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         heard = device.recognize(noise(9_600, 1), 16_000)
         known = None
@@ -145,9 +142,7 @@ def test_nothing_is_kept_unless_app_and_user_let_it_and_what_is_lost_is_said(
     ],
     ids=["learned from", "forget", "withdraw keeping", "withdraw learning", "cancelled", "a day later"],
 )
-def test_what_was_kept_is_zeroed_when_it_goes(
-    tmp_path: Path, tiny_bundle: Bundle, go: Callable[[Device], object], samples: int
-) -> None:
+def test_what_was_kept_is_zeroed_when_it_goes(tmp_path: Path, tiny_bundle: Bundle, go, samples) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         tell(device, samples=samples)
         value, file = device._store._rows("SELECT value, file FROM kept")[0]
@@ -163,9 +158,7 @@ def test_what_was_kept_is_zeroed_when_it_goes(
             assert not any(held.read()) and not (file and (tmp_path / file).exists())
 
 
-def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(
-    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(tmp_path, tiny_bundle, caplog) -> None:
     for settings, bundle in (
         (replace(SETTINGS, keep_corrected=False), tiny_bundle),
         (SETTINGS, tiny_bundle.with_weights(tiny_bundle.weights, "another")),
@@ -178,9 +171,7 @@ def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(
         assert "1 utterance" in caplog.text
 
 
-def test_a_day_after_it_was_heard_the_next_opening_erases_it(
-    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_day_after_it_was_heard_the_next_opening_erases_it(tmp_path, tiny_bundle, caplog) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         for seed, age in ((1, 86_000), (2, 86_500), (3, -90_000)):
             example = device._recent.get(tell(device, seed))
@@ -202,9 +193,7 @@ def test_the_disk_holds_it_sealed_and_as_declared(tmp_path: Path, tiny_bundle: B
         assert len(rows(device)) == 2 and findings(tmp_path, KEY, tiny_bundle) == []
 
 
-def test_a_damaged_one_is_left_out_and_said(
-    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_one_is_left_out_and_said(tmp_path, tiny_bundle, caplog) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         good, bad = tell(device, 1), tell(device, 2)
         for content in (b"", b"x" * 99, device._store.get("kept", good)[:-9]):  # type: ignore[index]
@@ -216,9 +205,7 @@ def test_a_damaged_one_is_left_out_and_said(
     assert f"kept/{bad}" in caplog.text
 
 
-def test_the_report_of_learning_tells_what_came_too_late(
-    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_report_of_learning_tells_what_came_too_late(tmp_path, tiny_bundle, caplog) -> None:
     settings = replace(SETTINGS, keep_corrected=False, memory_seconds=0.5)
     with caplog.at_level(logging.WARNING), opened(tmp_path, tiny_bundle, settings) as device:
         tell(device, 1)
@@ -228,9 +215,7 @@ def test_the_report_of_learning_tells_what_came_too_late(
     assert "1 utterance with feedback" in caplog.text
 
 
-def test_closing_may_learn_first_and_for_so_long(
-    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_may_learn_first_and_for_so_long(tmp_path, tiny_bundle, caplog) -> None:
     settings = replace(SETTINGS, keep_corrected=False)
     with caplog.at_level(logging.WARNING):
         device = opened(tmp_path, tiny_bundle, settings)

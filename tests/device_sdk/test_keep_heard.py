@@ -68,9 +68,7 @@ def due(device: Device) -> set[str]:
 
 
 @pytest.mark.parametrize("way", ["handed on", "agreed later", "agreed anew"])
-def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(
-    tmp_path: Path, tiny_bundle: Bundle, way: str
-) -> None:
+def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(tmp_path: Path, tiny_bundle: Bundle, way) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         device.agree("keeping")
         if way != "agreed later":

@@ -53,9 +53,7 @@ OPEN: list[tuple[dict[str, Any], type[IdiolectError], str]] = [
 
 @pytest.mark.parametrize("opening", [Device.open, Profiles], ids=["device", "profiles"])
 @pytest.mark.parametrize(("given", "error", "message"), OPEN)
-def test_opening_names_what_is_of_another_type(
-    tmp_path: Path, tiny_bundle: Bundle, opening: Callable[..., Any], given: dict[str, Any], error: type, message: str
-) -> None:
+def test_opening_names_what_is_of_another_type(tmp_path, tiny_bundle, opening, given, error, message) -> None:
     with pytest.raises(error, match=message):
         opening(**{"state_folder": tmp_path, "key": KEY, "bundle": tiny_bundle, **given})
     Device.open(tmp_path, KEY, tiny_bundle).close()  # the folder was given back
@@ -84,8 +82,6 @@ CALLS: list[tuple[Callable[[Device], Any], type[IdiolectError], str]] = [
 
 
 @pytest.mark.parametrize(("call", "error", "message"), CALLS)
-def test_calls_name_what_is_of_another_type(
-    tmp_path: Path, tiny_bundle: Bundle, call: Callable[[Device], Any], error: type, message: str
-) -> None:
+def test_calls_name_what_is_of_another_type(tmp_path: Path, tiny_bundle: Bundle, call, error, message) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle) as device, pytest.raises(error, match=message):
         call(device)

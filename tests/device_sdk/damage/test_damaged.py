@@ -40,9 +40,7 @@ def test_the_packaged_bundle_damaged() -> None:
     assert not _wrong(endings)
 
 
-def test_crashes_hangs_and_foreign_errors_are_seen(
-    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crashes_hangs_and_foreign_errors_are_seen(tiny_bundle, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path.cwd())]))
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys, time\n"

@@ -38,9 +38,7 @@ def learned(folder: Path, bundle: Bundle, signal: Signal | None, learning: Learn
 @pytest.mark.parametrize(
     ("signal", "share"), [(Accepted(), 0.1), (Rating(1.0), 0.1), (None, 0.1), (LIGHT, 1.0), (Rating(0.8), 1.0)]
 )
-def test_what_was_served_right_moves_little(
-    tmp_path: Path, tiny_bundle: Bundle, signal: Signal | None, share: float
-) -> None:
+def test_what_was_served_right_moves_little(tmp_path: Path, tiny_bundle: Bundle, signal, share) -> None:
     (one, whole), (other, found) = (
         learned(tmp_path / str(part), tiny_bundle, signal, replace(LEARNING, confirmation=part)) for part in (1.0, 0.1)
     )
@@ -58,9 +56,7 @@ def test_what_was_served_right_moves_little(
         (3, Accepted(), 3),
     ],
 )
-def test_what_had_to_be_corrected_is_gone_over_more_often(
-    tmp_path: Path, tiny_bundle: Bundle, passes: int | None, signal: Signal | None, steps: int
-) -> None:
+def test_what_had_to_be_corrected_is_gone_over_more_often(tmp_path, tiny_bundle, passes, signal, steps) -> None:
     assert learned(tmp_path, tiny_bundle, signal, LearningSettings(passes=passes))[0] == steps
 
 

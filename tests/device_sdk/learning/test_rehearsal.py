@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,9 +52,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("waveform", "text", "error", "words"), IMPOSSIBLE)
-def test_what_cannot_be_rehearsed_is_skipped_and_said(
-    tmp_path: Path, tiny_bundle: Bundle, waveform, text: str, error, words: str
-) -> None:
+def test_what_cannot_be_rehearsed_is_skipped_and_said(tmp_path, tiny_bundle, waveform, text, error, words) -> None:
     """The user's own steps stay, and learning goes on."""
     spoken = Transcribed(waveform, text)
     with pytest.raises(error, match=words):

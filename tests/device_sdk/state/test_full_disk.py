@@ -69,9 +69,7 @@ def figures(device: Device) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
-def test_a_device_without_room_opens_hears_and_refuses_to_write(
-    tmp_path: Path, tiny_bundle: Bundle, killed: bool
-) -> None:
+def test_a_device_without_room_opens_hears_and_refuses_to_write(tmp_path: Path, tiny_bundle: Bundle, killed) -> None:
     if killed:
         child = os.fork()
         if not child:

@@ -107,9 +107,7 @@ def setting(name: str, content: bytes) -> Callable[[Store], None]:
         (setting("reported", b"[1]"), reports._read_rounds, "settings/reported"),
     ],
 )
-def test_damaged_values_are_named(
-    store: Store, damage: Callable[[Store], None], read: Callable[[Store], object], message: str
-) -> None:
+def test_damaged_values_are_named(store: Store, damage, read, message) -> None:
     damage(store)
     with pytest.raises(StateError, match=message):
         read(store)
@@ -142,9 +140,7 @@ def test_marginals_of_another_length_are_named(tmp_path: Path, tiny_bundle: Bund
 
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "language_model.onnx"])
-def test_a_new_bundle_that_cannot_recognize_costs_nothing_that_was_learned(
-    tmp_path: Path, tiny_bundle: Bundle, name: str
-) -> None:
+def test_a_new_bundle_that_cannot_recognize_costs_nothing_that_was_learned(tmp_path, tiny_bundle, name) -> None:
     steps, folder = learned(tmp_path / "state", tiny_bundle), tmp_path / "next"
     shutil.copytree(tiny_bundle.path, folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -142,9 +142,7 @@ CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "uttera
         (_sealed("marginals", "global", b"said"), "marginals/global"),
     ],
 )  # fmt: skip
-def test_whatever_is_not_declared_is_found(
-    state: Path, tmp_path: Path, tiny_bundle: Bundle, plant: Callable[[Path], None], finding: str
-) -> None:
+def test_whatever_is_not_declared_is_found(state: Path, tmp_path: Path, tiny_bundle: Bundle, plant, finding) -> None:
     folder = tmp_path / "state"
     shutil.copytree(state, folder)
     plant(folder)

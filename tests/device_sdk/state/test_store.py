@@ -224,9 +224,7 @@ def test_a_folder_that_cannot_be_written_changes_nothing(store: Store, monkeypat
 
 
 @pytest.mark.parametrize("failure", ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "DELETE FROM meta WHERE", None])
-def test_erase_leaves_nothing_and_an_erasure_cut_short_is_finished(
-    store: Store, monkeypatch: pytest.MonkeyPatch, failure: str | None
-) -> None:
+def test_erase_leaves_nothing_and_an_erasure_cut_short_is_finished(store, monkeypatch, failure) -> None:
     store.put("weights", "local", os.urandom(LARGE))
     store.put("counts", "cache", os.urandom(LARGE))
     before = (store.folder / "state.sqlite-wal").read_bytes() + (store.folder / "state.sqlite").read_bytes()
