@@ -47,6 +47,5 @@ def reading(place: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise StateError(
-            f"{place}: the value cannot be read ({type(error).__name__}); delete the state folder to start afresh"
-        ) from None
+        found = f"{place}: the value cannot be read ({type(error).__name__})"
+        raise StateError(f"{found}; delete the state folder to start afresh") from None

@@ -106,8 +106,7 @@ class Device:
         bundle: the app's, or its path; None is the one packaged with idiolect. A published model that a check-in
         brought is used instead, until the app ships another bundle. host: ``cost_function``, ``policy``,
         ``conditions``, ``rehearsal`` and ``trusted_root``, see :class:`~device_sdk.host.Host`.
-        Raises StateError (folder in use, wrong key, damage) and BundleError.
-        """
+        Raises StateError (folder in use, wrong key, damage) and BundleError."""
         begun = time.monotonic()
         settings = DeviceSettings() if settings is None else settings
         check_type("settings", settings, DeviceSettings, "DeviceSettings")
@@ -180,8 +179,7 @@ class Device:
         Late feedback is fine while the utterance is in memory; FeedbackError after. What it confirms (``Corrected``,
         ``Accepted``) is on the disk when this returns, where settings and user let it be kept. Several signals add up,
         see :mod:`device_sdk.feedback.signals`, and count for the utterance that this one repeats, too; what they say
-        of its words replaces what was counted (:func:`device_sdk.personalization.cache.confirmed_texts`).
-        """
+        of its words replaces what was counted (:func:`device_sdk.personalization.cache.confirmed_texts`)."""
         self._check_open()
         if not isinstance(utterance, Result | str):
             raise FeedbackError(f"utterance: found {type(utterance).__name__}, expected a Result or its utterance_id")
@@ -204,8 +202,7 @@ class Device:
         when the policy says so. budget_bytes: what a step may take of memory beyond the open sessions; an utterance
         that would take more is learned from with fewer hypotheses, or not at all. A step that diverges is undone, and
         what the guard finds to do harm is rolled back. LearningError: the settings do not allow learning; or ``stop``,
-        policy, conditions or costs call learn, check_in, agree, forget or close (they may call :meth:`withdraw`).
-        """
+        policy, conditions or costs call learn, check_in, agree, forget or close (they may call :meth:`withdraw`)."""
         self._check_open()
         check_type("budget_seconds", budget_seconds, (NUMBER, NoneType), "a number, or None")
         if not (stop is None or isinstance(stop, threading.Event) or callable(stop)):
@@ -246,8 +243,7 @@ class Device:
 
         Only another check-in waits for it; :meth:`forget` and :meth:`close` end it. CheckInError: that, or the server
         cannot be reached, refuses, or is too slow (``DeviceSettings.check_in_seconds``); everything is kept and the
-        next check-in goes on from there. Postponed, a kind of it: the policy or the server wants it later.
-        """
+        next check-in goes on from there. Postponed, a kind of it: the policy or the server wants it later."""
         from device_sdk.checkin import retry_window
         from device_sdk.checkin.client import Client
         from device_sdk.checkin.session import Session, run_session
@@ -298,8 +294,7 @@ class Device:
         remembered from run to run.
 
         What is sent starts here: no word counted and nothing learned before is ever part of a report. What the settings
-        leave out is not done. Waits for learning under way. ConfigurationError: no such stream.
-        """
+        leave out is not done. Waits for learning under way. ConfigurationError: no such stream."""
         self._check_open()
         with self._working, self._guard:
             self._local.forget_evidence()  # what it would fall back on was learned before
@@ -361,10 +356,8 @@ class Device:
 
     def close(self, learn_seconds: float | None = None) -> None:
         """Gives the state folder back. A check-in under way is ended, not waited for. Closing twice is harmless.
-
         learn_seconds: learns first, for so long at most. What was confirmed, and neither learned from nor kept
-        (``DeviceSettings.keep_corrected``), is lost, which the log says.
-        """
+        (``DeviceSettings.keep_corrected``), is lost, which the log says."""
         self._working.check()
         if learn_seconds is not None and self.settings.learn and not self._store.closed:
             with self:

@@ -13,8 +13,7 @@ class Scores:
     </s>) of the n-gram; 0.0 where it has no share, or is not there. neural: the same of the neural LM; both with the
     letters of unlisted words, where the bundle's combination weighs these. personal: sum over words of lambda *
     log(g(w) / u(w)), the marginal adaptation (Liu & Peng 2020, eq. 1), and whatever else of the user's own speech the
-    combination weighs. hotword: boost of completed hotwords.
-    """
+    combination weighs. hotword: boost of completed hotwords."""
 
     acoustic: float
     ngram: float = 0.0
@@ -41,8 +40,7 @@ class Hypothesis:
     tokens: sentence pieces, without blank, as they were decoded. Where a hotword was heard by another spelling, they
     are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps to how the phrase is heard.
     score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's combination weights.
-    confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the utterance ended.
-    """
+    confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the utterance ended."""
 
     tokens: tuple[int, ...]
     text: str
@@ -58,8 +56,7 @@ class Partial:
 
     text: best hypothesis so far. stable: the prefix of it that every hypothesis still in play shares; every later
     partial of the utterance begins with it. seconds: audio consumed so far. endpoint: whether a rule found the
-    utterance over, now or at an earlier moment of it; rule: its name, see :class:`~device_sdk.decoding.Endpointing`.
-    """
+    utterance over, now or at an earlier moment of it; rule: its name, see :class:`~device_sdk.decoding.Endpointing`."""
 
     text: str
     stable: str
@@ -74,8 +71,7 @@ class Result:
 
     utterance_id: names the utterance when feedback about it comes later. seconds: length of the audio. offset: seconds
     of audio that the session heard before this utterance; in the stream, a word began at ``offset + word.start``.
-    probability: with which the first hypothesis was put first; 1 for the best one, less where it was sampled.
-    """
+    probability: with which the first hypothesis was put first; 1 for the best one, less where it was sampled."""
 
     utterance_id: str
     nbest: tuple[Hypothesis, ...]

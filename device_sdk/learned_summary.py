@@ -29,8 +29,7 @@ class LearnedSummary:
     it counts of no public list. steps: taken since the model ``model_version`` came; rollbacks: how often what they
     made was taken back. remembered: utterances in memory just now; kept: how many of them are on the disk too, with
     their text. marginal_reports, delta_reports, word_reports: sent so far, the last of new words; waiting: not sent
-    yet. channel_seconds: of speech that its mean over microphone and room is made of.
-    """
+    yet. channel_seconds: of speech that its mean over microphone and room is made of."""
 
     utterances: int
     words: tuple[tuple[str, float], ...]

@@ -55,9 +55,7 @@ class LocalLearning:
         """The guard begins with none: what it would fall back on is gone, or not to be told of."""
         self._judge = None
 
-    def run(
-        self, budget_seconds: float | None, budget_bytes: int | None, halt: Callable[[], str | None]
-    ) -> LearningReport:
+    def run(self, seconds: float | None, budget_bytes: int | None, halt: Callable[[], str | None]) -> LearningReport:
         """Local steps on what is in memory, see :func:`device_sdk.learning.loop.learn`; committed to the model state,
         and gone from the disk with the commit."""
         model_state, settings = self._model_state, self._settings.learning
@@ -84,7 +82,7 @@ class LocalLearning:
             return learn_one(student, example, trainer, teacher, self._cost_function, budget_bytes)
 
         def commit(student: Student) -> None:
-            model_state.commit_judged(student, judge.watch, judge.proven, on_disk)
+            model_state.commit_judged(student, judge.watch, judge.proven, *on_disk)
             log.debug("committed: %d steps", student.steps)
             if on_disk:
                 model_state.store.settle()
@@ -94,7 +92,7 @@ class LocalLearning:
             due = self._rehearsal and is_due(student.utterances, settings.rehearsal)
             return rehearse_one(student, self._rehearsal[next(self._turns)], trainer) if due else None
 
-        report = learn(model_state.student, take, step, commit, halt, rehearse, judge.worse, budget_seconds)
+        report = learn(model_state.student, take, step, commit, halt, rehearse, judge.worse, seconds)
         self._kept.drop(on_disk)  # nothing was learned from these
         count, milliseconds = utterances(report.utterances), 1000 * report.seconds
         log.debug("learned from %s: %d steps in %d ms, %s", count, report.steps, milliseconds, report.stopped)

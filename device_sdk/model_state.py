@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -37,8 +37,7 @@ class ModelState:
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
     guard remembers of the student. proven: the last student that feedback has proven, with the same start; None for the
     base. given: in how many utterances the user gave each word that may be named, since the last report. channel: what
-    the frames that the device hears have in common.
-    """
+    the frames that the device hears have in common."""
 
     base: Bundle
     student: Student
@@ -165,9 +164,7 @@ class ModelState:
         """Makes these the local weights; what the guard knows stays."""
         self.commit_judged(student, self.watch, self.proven)
 
-    def commit_judged(
-        self, student: Student, watch: Watch, proven: Student | None, learned_from: Iterable[str] = ()
-    ) -> None:
+    def commit_judged(self, student: Student, watch: Watch, proven: Student | None, *learned_from: str) -> None:
         """Makes these the local weights, this what the guard remembers of them, and this what it falls back on.
         learned_from: kept utterances, which go with the same commit."""
         with self._guard:
@@ -202,9 +199,7 @@ class ModelState:
 
     def adopt_teacher(self, published: records.Published | None) -> None:
         """The server's teacher labels from here on; None: the teacher is the local one, which starts as the student.
-
-        BundleError: unfit, and the old one stays.
-        """
+        BundleError: unfit, and the old one stays."""
         if published is None and self.student.teacher_version is None:
             return
         own = replace(self.student, teacher=self.student.weights, teacher_version=None)
@@ -246,9 +241,7 @@ class ModelState:
 
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams. What is sent starts here: neither words counted nor weights learned before.
-
-        ConfigurationError: no such stream.
-        """
+        ConfigurationError: no such stream."""
         consent = self.consent.agreed(*streams)
         with self.together():
             if consent.marginals and not self.consent.marginals:
@@ -259,9 +252,7 @@ class ModelState:
 
     def withdraw(self, *streams: Stream) -> None:
         """The user agrees no longer: what waits to be sent in these streams is deleted, and nothing is added.
-
-        ConfigurationError: no such stream.
-        """
+        ConfigurationError: no such stream."""
         consent = self.consent.withdrawn(*streams)
         with self.together():
             if not consent.marginals:

@@ -33,8 +33,7 @@ class Profiles:
     ``profiles["ana"]`` is Ana's device, opened when it is first asked for and kept open, so that changing users costs
     nothing and what waits for feedback is not lost. Each is sealed with a key of its own, derived from the app's and
     the name (HKDF, RFC 5869); the names of folders tell nothing. Threads may share the devices;
-    open and forget from one.
-    """
+    open and forget from one."""
 
     def __init__(
         self,

@@ -54,8 +54,7 @@ class DeviceSettings:
     threads: of each onnxruntime session. precision: of the recognizer's products, float32, the quicker int8, or auto;
     what is learned is always float32.
     runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder that ``idiolect
-    export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's).
-    """
+    export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's)."""
 
     use_marginals: bool = True
     learn: bool = True
@@ -106,8 +105,7 @@ class Host(TypedDict, total=False):
     cost_function: the app's own costs of hypotheses. conditions: tells how the host is just now; policy: whether that
     is a good time to learn or to check in, asked before and between. rehearsal: transcribed utterances that learning
     goes over between the user's own. trusted_root: bytes of a TUF ``root.json``; what check-ins fetch is then taken
-    only where the keys that it names have signed it (extra ``secure-updates``).
-    """
+    only where the keys that it names have signed it (extra ``secure-updates``)."""
 
     cost_function: CostFunction | None
     policy: Policy

@@ -59,9 +59,9 @@ class Utterances:
             if self._settings.channel is not None and self.learning and result.text:
                 self._counting.listen(features if offset is None else features + offset)
             counts = self._counting.count(result.nbest) if self._counting.words else None
-            before = self.recent.latest()
-            again = before is not None and before.signal is None and self._repeats(before, result)
-            repeats = before.utterance_id if before is not None and again else None
+            before, repeats = self.recent.latest(), None
+            if before is not None and before.signal is None and self._repeats(before, result):
+                repeats = before.utterance_id
             if self.learning and len(features) >= self._model_state.base.architecture.subsampling_factor:
                 remembered = features
             elif (self._counting.words or self._counting.names) and not self.learning:
@@ -70,10 +70,7 @@ class Utterances:
                 return
             self.recent.add(
                 Example(
-                    result.utterance_id,
-                    remembered,
-                    result.nbest,
-                    counts,
+                    *(result.utterance_id, remembered, result.nbest, counts),
                     reported=not self._model_state.consent.marginals,
                     probability=result.probability,
                     repeats=repeats,
@@ -170,8 +167,7 @@ class Counting:
         if example.counts is None or not self.words:
             return
         texts = [hypothesis.text for hypothesis in example.nbest]
-        confirmed = confirmed_texts(texts, known)
-        said = texts if confirmed is None else confirmed
+        said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
         by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
         scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
         counts = heard(said, words, self._rescorer.weights, scores)

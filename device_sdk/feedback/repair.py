@@ -33,11 +33,9 @@ class _Draft:
 def repair(
     texts: Sequence[str], truth: Mapping[str, str], lexicon: SlotLexicon, *, bases: int = 4, limit: int = 16
 ) -> tuple[str, ...]:
-    """Candidates without slot errors, made from the first ``bases`` texts; at most ``limit``, none twice.
-
-    texts: n-best, best first. truth: slot type -> value. Texts that are right already are not returned. Earlier
-    candidates come from better entries and need smaller changes.
-    """
+    """Candidates without slot errors, made from the first ``bases`` texts; at most ``limit``, none twice. texts:
+    n-best, best first. truth: slot type -> value. Texts that are right already are not returned. Earlier candidates
+    come from better entries and need smaller changes."""
     columns = [_repairs(text, truth, lexicon) for text in texts[:bases] if slot_cost(text, truth, lexicon)]
     rows = chain.from_iterable(zip_longest(*columns))
     unique = dict.fromkeys(text for text in rows if text is not None and text not in texts)

@@ -25,8 +25,7 @@ class RepetitionSettings:
     """similarity: two n-best lists are of the same words when :func:`likeness` is at least this; above 1 finds none.
     seconds: a repetition begins at most this long after its first ended. texts: how many of each list are compared.
     same: whether an utterance heard exactly as the one before is one too; by default not, since "next", said twice and
-    heard twice, is wanted twice.
-    """
+    heard twice, is wanted twice."""
 
     similarity: float = 0.8
     seconds: float = 10.0
@@ -39,10 +38,8 @@ class RepetitionSettings:
 
 
 def likeness(first: Sequence[str], second: Sequence[str]) -> float:
-    """How alike the closest two texts of two lists are, in characters: 1 where they share one, 0 for empty lists.
-
-    The empty text (nothing was heard) is like no text.
-    """
+    """How alike the closest two texts of two lists are, in characters: 1 where they share one, 0 for empty lists. The
+    empty text (nothing was heard) is like no text."""
     return max((similarity(left, right) for left in first for right in second if left and right), default=0.0)
 
 
@@ -53,8 +50,7 @@ def is_repetition(
     them, from the end of the first to the beginning of the second.
 
     A negative delay means that the second was there before the first had ended, as where an app feeds recordings: that
-    is no repetition.
-    """
+    is no repetition."""
     if not first or not second or not 0.0 <= delay <= settings.seconds:
         return False
     if first[0] == second[0]:
@@ -63,22 +59,18 @@ def is_repetition(
 
 
 def silence(elapsed: float, seconds: float, start: float) -> float:
-    """Seconds between the end of an utterance and the first word of the next, for :func:`is_repetition`.
-
-    elapsed: since the result of the first, when that of the second is there. seconds: length of the second's audio;
-    start: of its first word therein. Negative where this much audio cannot have been spoken since, up to a small lag.
-    """
+    """Seconds between the end of an utterance and the first word of the next, for :func:`is_repetition`. elapsed: since
+    the result of the first, when that of the second is there. seconds: length of the second's audio; start: of its
+    first word therein. Negative where this much audio cannot have been spoken since, up to a small lag."""
     if elapsed < seconds - _LAG:
         return elapsed - seconds
     return max(0.0, elapsed - seconds + start)
 
 
 def carried_back(signal: Signal, served: str) -> Signal | None:
-    """What feedback to a repetition says of the utterance that it repeats; None for nothing.
-
-    served: what the repetition was served as. Rao et al. 2023 (section 1): what the last request turned out to mean is
-    feedback for the first. The words may have been put otherwise the second time, so they are an ``Alternate``.
-    """
+    """What feedback to a repetition says of the utterance that it repeats; None for nothing. served: what the
+    repetition was served as. Rao et al. 2023 (section 1): what the last request turned out to mean is feedback for the
+    first. The words may have been put otherwise the second time, so they are an ``Alternate``."""
     match signal:
         case Accepted():
             return Alternate(served) if any(map(str.isalpha, served)) else None

@@ -100,10 +100,8 @@ class Alternate:
 
 @dataclass(frozen=True, slots=True)
 class Semantics:
-    """The slots of the request that was carried out in the end. slots: type -> value, both of the lexicon.
-
-    mode: how errors are counted, see :mod:`device_sdk.feedback.slots`.
-    """
+    """The slots of the request that was carried out in the end. slots: type -> value, both of the lexicon. mode: how
+    errors are counted, see :mod:`device_sdk.feedback.slots`."""
 
     slots: Mapping[str, str]
     lexicon: SlotLexicon
@@ -178,10 +176,8 @@ def combined(earlier: Signal | None, later: Signal) -> Signal:
 
 
 def costs(signal: Signal, texts: Sequence[str], served: str) -> npt.NDArray[np.float32]:
-    """M(y_i, z) of each hypothesis' text under the table above (Rao et al. 2023, sections 2.3.1 and 2.3.2).
-
-    N: hypotheses. texts: [N]; served: the text that the app acted on. Returns float32 [N] in [0, 1].
-    """
+    """M(y_i, z) of each hypothesis' text under the table above (Rao et al. 2023, sections 2.3.1 and 2.3.2). N:
+    hypotheses. texts: [N]; served: the text that the app acted on. Returns float32 [N] in [0, 1]."""
     match signal:
         case Accepted():
             values = [word_error_rate(served, text) for text in texts]

@@ -82,10 +82,8 @@ def named_slots(slots: object, field: str) -> Mapping[str, object]:
 
 
 def read_slots(text: str, lexicon: SlotLexicon) -> tuple[Slot, ...]:
-    """The slots that a text yields, in its order: from left to right, always the longest value that matches.
-
-    A type may occur more than once (a hypothesis that names two drinks): every occurrence is returned.
-    """
+    """The slots that a text yields, in its order: from left to right, always the longest value that matches. A type may
+    occur more than once (a hypothesis that names two drinks): every occurrence is returned."""
     words = text.split()
     found: list[Slot] = []
     start = 0
@@ -100,11 +98,9 @@ def read_slots(text: str, lexicon: SlotLexicon) -> tuple[Slot, ...]:
 
 
 def slot_errors(truth: Mapping[str, str], found: Iterable[Slot]) -> int:
-    """Wrong + missing + extra slots.
-
-    A true slot whose type was found only with other values is wrong (one error); whose type was not found is missing
-    (one error); everything found beyond the true slots is extra (one error each).
-    """
+    """Wrong + missing + extra slots. A true slot whose type was found only with other values is wrong (one error);
+    whose type was not found is missing (one error); everything found beyond the true slots is extra (one error
+    each)."""
     remaining: dict[str, list[str]] = {}
     for slot_type, value in found:
         remaining.setdefault(slot_type, []).append(value)
@@ -120,11 +116,9 @@ def slot_errors(truth: Mapping[str, str], found: Iterable[Slot]) -> int:
 
 
 def slot_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> int:
-    """Number of slot errors of a hypothesis' text; divide by ``len(truth)`` for a rate.
-
-    mode "paper" follows section 2.3.1 of Rao et al. 2023 to the letter: a slot is right if all its tokens are present
-    in the hypothesis, wherever they stand, and extra slots cost nothing.
-    """
+    """Number of slot errors of a hypothesis' text; divide by ``len(truth)`` for a rate. mode "paper" follows section
+    2.3.1 of Rao et al. 2023 to the letter: a slot is right if all its tokens are present in the hypothesis, wherever
+    they stand, and extra slots cost nothing."""
     if mode == "strict":
         return slot_errors(truth, read_slots(text, lexicon))
     words = set(text.split())
@@ -132,9 +126,6 @@ def slot_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: C
 
 
 def semantic_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> float:
-    """M(z, y) of Rao et al. 2023, section 2.3.1: slot errors as a fraction of the true slots.
-
-    In ``strict`` mode extra slots can bring it above 1. Where nothing was asked for (no true slots), every slot
-    found costs 1.
-    """
+    """M(z, y) of Rao et al. 2023, section 2.3.1: slot errors as a fraction of the true slots. In ``strict`` mode extra
+    slots can bring it above 1. Where nothing was asked for (no true slots), every slot found costs 1."""
     return slot_cost(text, truth, lexicon, mode) / max(len(truth), 1)

@@ -43,11 +43,9 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """texts, tokens, costs: [N], no text twice. The first entry is the one that was served. tokens: as they were
-    decoded, which for a hotword's phrase may be another spelling; what no beam found is spelled as its text.
-
-    nlls: [N] float64, -log p(tokens | audio) as far as a beam found it; NaN for candidates that none did.
-    """
+    """texts, tokens, costs: [N], no text twice; the first was served. tokens: as they were decoded, which for a
+    hotword's phrase may be another spelling; what no beam found is spelled as its text. nlls: [N] float64,
+    -log p(tokens | audio) as far as a beam found it; NaN for candidates that none did."""
 
     texts: tuple[str, ...]
     tokens: tuple[Tokens, ...]
@@ -63,10 +61,8 @@ def gather(
     settings: LearningSettings,
     cost_function: CostFunction | None = None,
 ) -> Candidates:
-    """Everything the utterance may have been: the n-best served, the teacher's, and what feedback adds to them.
-
-    encode: text -> sentence pieces. Without a signal all costs are 0.
-    """
+    """Everything the utterance may have been: the n-best served, the teacher's, and what feedback adds to them. encode:
+    text -> sentence pieces. Without a signal all costs are 0."""
     found: dict[str, tuple[Tokens, float]] = {}
     for heard in (served, teacher):
         if heard is not None:
@@ -96,10 +92,9 @@ def objective(
     settings: LearningSettings,
     baseline: float | None = None,
 ) -> Objective | str:
-    """The utterance's loss, or why there is nothing to learn from it: the sum of what the settings weigh.
-
-    All of the candidates' NLLs must be known by now. Costs that are all the same say nothing and are left out.
-    baseline: of REINFORCE; by default the settings'.
+    """The utterance's loss, the sum of what the settings weigh, or why there is nothing to learn from it. All of the
+    candidates' NLLs must be known; costs that are all the same say nothing. baseline: of REINFORCE; by default the
+    settings'.
 
     The label is the correction where there is one. With ``labels`` "teacher" it is else the teacher's, as far as the
     teacher is sure, whatever else the feedback says (the sum of losses of Rao et al. 2023). With "feedback" it is the
@@ -110,10 +105,9 @@ def objective(
     given = [part.text for part in parts(signal) if isinstance(part, Corrected) and part.text in candidates.texts]
     transcript = candidates.texts.index(given[0]) if given else None  # where the pieces can write it
     order = np.argsort(candidates.nlls, kind="stable")
-    kept = list(dict.fromkeys(int(index) for index in order[: settings.hypotheses]))
-    for index in (_cheapest(candidates), chosen, transcript, 0 if settings.reinforce_weight else None):
-        if index is not None and index not in kept:
-            kept.append(index)
+    wanted = (_cheapest(candidates), chosen, transcript, 0 if settings.reinforce_weight else None)
+    likely = order[: settings.hypotheses].tolist()
+    kept = list(dict.fromkeys(index for index in (*likely, *wanted) if index is not None))
     losses: list[Objective] = []
     if signal is not None and settings.cost_weight and np.ptp(candidates.costs[kept]) > 0:
         losses.append(expected_cost([candidates.tokens[i] for i in kept], candidates.costs[kept], settings.cost_weight))

@@ -29,9 +29,7 @@ _GRID = 1024
 
 def difference(local: Arrays, base: Arrays) -> dict[str, NDArray[np.float32]]:
     """local - base for every parameter of the base. (A server optimizer's pseudo-gradient is minus the mean of these.)
-
-    LearningError: names, shapes or values that do not belong together.
-    """
+    LearningError: names, shapes or values that do not belong together."""
     if set(local) != set(base):
         raise LearningError(f"delta: names differ: {sorted(set(local) ^ set(base))}; expected the same parameters")
     for name, array in base.items():
@@ -43,10 +41,8 @@ def difference(local: Arrays, base: Arrays) -> dict[str, NDArray[np.float32]]:
 
 
 def secret_gaussian(count: int) -> NDArray[np.float64]:
-    """``count`` standard normal values, float64, from the operating system's cryptographic generator.
-
-    No seed can be set: whoever knew it could subtract the noise. Box-Muller over 53-bit uniforms that never are 0.
-    """
+    """``count`` standard normal values, float64, from the operating system's cryptographic generator. No seed can be
+    set: whoever knew it could subtract the noise. Box-Muller over 53-bit uniforms that never are 0."""
     pairs = (count + 1) // 2
     bits = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs) >> np.uint64(11)
     uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53
@@ -55,11 +51,9 @@ def secret_gaussian(count: int) -> NDArray[np.float64]:
 
 
 def add_noise(arrays: Arrays, stddev: float) -> dict[str, NDArray[np.float32]]:
-    """Every value plus Gaussian noise of standard deviation ``stddev``; 0 leaves the arrays as they are.
-
-    The sum is rounded to a grid of a power of two near stddev / 1024, so that the low-order bits of a result do not
-    tell which value it was made from (naive floating-point noise does).
-    """
+    """Every value plus Gaussian noise of standard deviation ``stddev``; 0 leaves the arrays as they are. The sum is
+    rounded to a grid of a power of two near stddev / 1024, so that the low-order bits of a result do not tell which
+    value it was made from (naive floating-point noise does)."""
     if not (math.isfinite(stddev) and stddev >= 0):
         raise PrivacyError(f"noise_stddev: found {stddev}, expected a number >= 0")
     if stddev == 0:
@@ -99,9 +93,7 @@ def empty(shapes: Mapping[str, tuple[int, ...]], limit: int | None = None) -> Gr
 
 def add(total: GradientSum, gradients: Arrays) -> GradientSum:
     """The sum with one more utterance's gradient; a parameter without one counts as zero. ``total`` stays as it is.
-
-    LearningError: a gradient of no parameter of the sum, or one that is not finite.
-    """
+    LearningError: a gradient of no parameter of the sum, or one that is not finite."""
     if unknown := gradients.keys() - total.sum.keys():
         raise LearningError(f"gradient {min(unknown)}: not a parameter of the sum")
     check_finite(gradients, "gradient {}: found values that are not finite; the utterance is left out")
@@ -141,10 +133,11 @@ class Measures:
 def measure(measures: Measures, losses: Sequence[float], served: str, signal: Signal | None) -> Measures:
     """With one more utterance. losses: of its passes, at least one; served: the text that the app acted on."""
     given = [each.text.split() for each in parts(signal) if isinstance(each, Corrected)]
-    loss, errors = math.fsum(losses) / len(losses), sum(edit_distance(words, served.split()) for words in given)
-    words = sum(map(len, given))
     return Measures(
-        measures.loss + loss, measures.utterances + 1, measures.word_errors + errors, measures.words + words
+        measures.loss + math.fsum(losses) / len(losses),
+        measures.utterances + 1,
+        measures.word_errors + sum(edit_distance(words, served.split()) for words in given),
+        measures.words + sum(map(len, given)),
     )
 
 

@@ -36,17 +36,14 @@ from device_sdk.learning.learner import Student
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import posterior
 from device_sdk.learning.step import Arrays, Momentum
-from device_sdk.learning.teacher import Hearing, Teacher, heard_of
-from device_sdk.runtimes.protocol import Transducer
+from device_sdk.learning.teacher import Hearing, Opener, Teacher, heard_of
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One utterance as the local and as the published model read it.
-
-    tokens, published_tokens: pieces in the best hypothesis of each. likelier: log-probability that the published model
-    gives the local model's hypothesis, less that of its own (nats).
-    """
+    """One utterance as the local and as the published model read it. tokens, published_tokens: pieces in the best
+    hypothesis of each. likelier: log-probability that the published model gives the local model's hypothesis, less that
+    of its own (nats)."""
 
     tokens: int
     published_tokens: int
@@ -77,8 +74,7 @@ class GuardSettings:
     tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the proven model expects.
     bet: share of the capital that goes on each utterance. doubt: one false alarm in 1 / doubt utterances, at most;
     withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels that the device makes for itself, see
-    :func:`divergence`.
-    """
+    :func:`divergence`."""
 
     watch: bool = True
     withhold: int = 10
@@ -114,8 +110,7 @@ class Watch:
     """What the guard remembers from run to run, none of it content. served, drift: capital of the bets that the local
     model is worse than the published one, and than the proven one. confirmed: utterances in a row of which feedback
     said what was right, and nothing against the model. rollbacks: how often what was learned was taken back; why: the
-    last reason.
-    """
+    last reason."""
 
     served: float = 1.0
     drift: float = 1.0
@@ -131,11 +126,9 @@ def compare(
     proven: Heard,
     costs: Callable[[Example, Sequence[str]], Sequence[float] | None],
 ) -> Comparison:
-    """Expected cost over the n-best (Rao et al. 2023, eq. 1) of ``local`` less that of ``other``.
-
-    costs: of texts [N] by the example's feedback, in [0, 1]; None where it does not say what was right. Then a text
-    costs the word error that the ``proven`` model expects of it.
-    """
+    """Expected cost over the n-best (Rao et al. 2023, eq. 1) of ``local`` less that of ``other``. costs: of texts [N]
+    by the example's feedback, in [0, 1]; None where it does not say what was right. Then a text costs the word error
+    that the ``proven`` model expects of it."""
     if not (local.texts and other.texts and proven.texts):
         return Comparison()
 
@@ -197,8 +190,7 @@ def divergence(readings: Sequence[Reading], settings: DivergenceSettings = Diver
     al. 2023, table 5), while loss and gradient only fall. The published model shows it: it finds the labels less likely
     than what it recognizes itself, while they lose words (or gain them, in loops). Neither alone means harm: a model
     that learns its user well says what the published one did not expect, at its length. A likelihood that is not finite
-    counts as one that was left.
-    """
+    counts as one that was left."""
     recent = readings[-settings.window :]
     published = sum(reading.published_tokens for reading in recent)
     if len(recent) < settings.window or not published:
@@ -239,16 +231,14 @@ _Fallen = tuple[Student, str]
 
 
 class Judge:
-    """Owns the sessions that compare a base with what is learned on it, and knows which student is proven.
-
-    One for each base: a new one starts with no evidence.
-    """
+    """Owns the sessions that compare a base with what is learned on it, and knows which student is proven. One for each
+    base: a new one starts with no evidence."""
 
     def __init__(
         self,
         base: Bundle,
         decoding: DecodingSettings,
-        open_transducer: Callable[[Bundle], Transducer],
+        open_transducer: Opener,
         settings: GuardSettings,
         withheld: Callable[[], tuple[Example, ...]],
         watch: Watch,
@@ -273,11 +263,9 @@ class Judge:
             self._checked_last = None  # deltas start anew since, and going back before that would tell of it
 
     def worse(self, student: Student, example: Example | None) -> _Fallen | None:
-        """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`.
-
-        An example is one that the student has served and is about to learn from; with None, the withheld are due for a
-        check where enough was learned.
-        """
+        """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`. An example is one that the
+        student has served and is about to learn from; with None, the withheld are due for a check where enough was
+        learned."""
         if not self._settings.watch:
             return None
         if self._checked_last is None:

@@ -43,10 +43,8 @@ _SIGNALS: Mapping[str, type[Single]] = {each.__name__: each for each in get_args
 
 
 class Kept:
-    """Owns the copies on the disk of utterances in memory. Every call is made under the store's guard.
-
-    heard: all utterances are kept, not only those that the user confirmed.
-    """
+    """Owns the copies on the disk of utterances in memory. Every call is made under the store's guard. heard: all
+    utterances are kept, not only those that the user confirmed."""
 
     def __init__(self, store: Store, recent: Recent, *, heard: bool) -> None:
         self._store, self._recent, self._heard = store, recent, heard
@@ -54,9 +52,7 @@ class Kept:
 
     def update(self, utterance_id: str, allowed: bool, handed_on: float) -> None:
         """An utterance just recognized, or whose feedback has just come, is on the disk from here on, or no more.
-
-        handed_on: as of :func:`to_bytes`. StateError: it cannot be written, and stays in memory only.
-        """
+        handed_on: as of :func:`to_bytes`. StateError: it cannot be written, and stays in memory only."""
         example = self._recent.get(utterance_id)
         if example is None:
             return

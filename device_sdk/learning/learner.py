@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import Architecture
@@ -21,23 +21,17 @@ from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Objective
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.step import Arrays, Momentum
+from device_sdk.learning.step import Arrays, Float, Momentum
 from device_sdk.learning.teacher import Teacher, follow, heard_of
 from device_sdk.runtimes.protocol import Training
 
-Float = NDArray[np.float32]
-
 _PASSES, _CORRECTED_PASSES = 2, 4
+# Values that a step keeps of a unit of an LSTM layer: four gates, two states, and their gradients in turn.
 _STATES = 8
-"""Values kept for a unit of an LSTM layer at a frame or token: four gates, two states, and their gradients in turn."""
-_LATTICE_BYTES = 64
-"""Of a node of the lattice: eight float64 values."""
-_JOINT_FRAMES = 8
-"""Frames that the joint runs over at a time."""
-_JOINT_BYTES = 12
-"""Of a hidden or output unit of the joint: its float32 value, its gradient, and one to work with."""
-_COPIES = 5
-"""Arrays as large as what is trained: gradients, those divided by their usual size, momentum, new weights, teacher."""
+_LATTICE_BYTES = 64  # of a node: eight float64 values
+_JOINT_FRAMES = 8  # that the joint runs over at a time
+_JOINT_BYTES = 12  # of a hidden or output unit of the joint: its float32 value, its gradient, and one to work with
+_COPIES = 5  # as large as what is trained: gradients, those divided by their size, momentum, new weights, teacher
 _MARGIN = 1.25
 
 
@@ -48,8 +42,7 @@ class Student:
     start: the weights then, which a delta is measured from; None for the base's own. baseline: what serving has cost of
     late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only. gradients: at the base's
     own weights, summed up instead of taking steps, where the server collects gradients. teacher_version: of the
-    server's teacher, None where the teacher is the student's. measures: how well it went.
-    """
+    server's teacher, None where the teacher is the student's. measures: how well it went."""
 
     weights: Arrays
     teacher: Arrays
@@ -96,8 +89,7 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
 
     What the new base has taken up of it, as far as both point the same way, is not added again: with o the
     student's distance from ``old`` and d that of ``new``, keep * (o - max(0, <o, d> / <d, d>) d) is. Its teacher starts
-    from the same weights. With ``keep`` 0, or where ``new`` is what the student had become, it is the new base.
-    """
+    from the same weights. With ``keep`` 0, or where ``new`` is what the student had become, it is the new base."""
     if keep == 0.0:
         return Student(new, new)
     moved, shift = difference(student.weights, old), difference(new, old)
@@ -110,10 +102,8 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
 
 
 def step_bytes(architecture: Architecture, subset: Subset, frames: int, lengths: Sequence[int]) -> int:
-    """Bytes that a step takes beyond the open session and the weights, as an upper estimate.
-
-    frames: of features, before subsampling. lengths: [N] tokens of each hypothesis, N at least 1.
-    """
+    """Bytes that a step takes beyond the open session and the weights, as an upper estimate. frames: of features,
+    before subsampling. lengths: [N] tokens of each hypothesis, N at least 1."""
     shapes, beneath = architecture.parameter_shapes(), frozen(architecture, subset)
     heard, said, hypotheses = frames // architecture.subsampling_factor, max(lengths) + 1, len(lengths)
     layers = architecture.encoder_layers - beneath.encoder_layers
@@ -132,10 +122,8 @@ def affordable(
     frames: int,
     budget_bytes: int | None,
 ) -> tuple[Objective | str, bool]:
-    """(The loss over as many hypotheses as fit into ``budget_bytes``, whether some were left out for it).
-
-    losses: the utterance's loss under these settings, or why there is none. None fits: why, instead of the loss.
-    """
+    """(The loss over as many hypotheses as fit into ``budget_bytes``, whether some were left out for it). losses: the
+    utterance's loss under these settings, or why there is none. None fits: why, instead of the loss."""
     for hypotheses in range(settings.hypotheses, 0, -1):
         loss = losses(replace(settings, hypotheses=hypotheses))
         if isinstance(loss, str) or budget_bytes is None:
@@ -154,10 +142,8 @@ def learn_one(
     cost_function: CostFunction | None = None,
     budget_bytes: int | None = None,
 ) -> Outcome:
-    """The student after one utterance. budget_bytes: what a step may take of memory, None for no bound.
-
-    LearningError: a step diverged; the student given is as it was.
-    """
+    """The student after one utterance. budget_bytes: what a step may take of memory, None for no bound. LearningError:
+    a step diverged; the student given is as it was."""
     session, bundle, settings = trainer.session, trainer.bundle, trainer.settings
     taught, score = teacher.hear(student.teacher, example)
     served, encode = heard_of(example.nbest), bundle.tokenizer.encode
@@ -166,13 +152,8 @@ def learn_one(
     unknown = np.flatnonzero(np.isnan(candidates.nlls))
     if unknown.size:
         candidates.nlls[unknown] = -score([candidates.tokens[index] for index in unknown])
-    loss, shortened = affordable(
-        lambda settings: objective(candidates, taught, example.signal, settings, student.baseline),
-        bundle.architecture,
-        settings,
-        len(example.features),
-        budget_bytes,
-    )
+    losses_of = partial(objective, candidates, taught, example.signal, baseline=student.baseline)
+    loss, shortened = affordable(losses_of, bundle.architecture, settings, len(example.features), budget_bytes)
     if cost is not None:
         # Only now, since a baseline that depends on the utterance's own cost would bias its gradient.
         usual, stays = settings.baseline if student.baseline is None else student.baseline, settings.baseline_decay
@@ -197,8 +178,7 @@ def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Out
     """The student after one transcribed utterance, which does not count as its user's. One that cannot be learned from
     is skipped.
 
-    LearningError: a step diverged; the student given is as it was.
-    """
+    LearningError: a step diverged; the student given is as it was."""
     try:
         features, loss = lesson(spoken, trainer.bundle, trainer.settings.rehearsal.weight)
     except (AudioError, LearningError) as error:
@@ -212,10 +192,8 @@ def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Out
 
 
 def _collect(student: Student, features: Float, loss: Objective, trainer: Trainer) -> Stepped:
-    """(student, losses, gradient norms) after the gradient at the base's weights was added to the sum; nothing moves.
-
-    LearningError: the loss or the gradient is none that a step would be taken with.
-    """
+    """After the gradient at the base's weights was added to the sum; nothing moves. LearningError: the loss or the
+    gradient is none that a step would be taken with."""
     assert student.gradients is not None
     value, gradients = _evaluate(trainer, trainer.bundle.weights, features, loss)
     norm, largest = steps.global_norm(gradients), trainer.settings.step.largest_norm
@@ -238,8 +216,7 @@ def _evaluate(trainer: Trainer, parameters: Arrays, features: Float, loss: Objec
 def _descend(
     student: Student, features: Float, loss: Objective, trainer: Trainer, passes: int, share: float = 1.0
 ) -> Stepped:
-    """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M]. share: of the gradients that
-    is stepped by, before they are clipped."""
+    """After ``passes`` steps on one utterance's features [F, M]. share: of the gradients, before they are clipped."""
     bundle, settings = trainer.bundle, trainer.settings
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     second_moments = bundle.second_moments if settings.step.precondition else None

@@ -26,8 +26,7 @@ class LearningReport:
     peak_bytes: the process' largest resident memory so far, 0 where the system does not tell. rehearsed: transcribed
     utterances that steps were taken on besides. shortened: utterances learned from with fewer hypotheses, to fit into
     memory. rolled_back: why what was learned was taken back, None where it was not. lost: utterances with feedback that
-    were gone from memory, too old or too many, before anything was learned from them, since the last report.
-    """
+    were gone from memory, too old or too many, before anything was learned from them, since the last report."""
 
     utterances: int
     steps: int
@@ -60,8 +59,7 @@ def learn(
     rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not its turn.
     worse: asked before the steps on every example, and with None before every commit: what to fall back on and why, or
     None where learning did no harm. A step that diverges is undone: the student goes back to the last commit. Either
-    ends learning, and the report says so.
-    """
+    ends learning, and the report says so."""
     begin = time.monotonic()
     first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
     losses, norms, served, skipped = list[float](), list[float](), list[float](), Counter[str]()

@@ -22,13 +22,12 @@ _DAY = 86_400.0
 @dataclass(frozen=True, slots=True)
 class Example:
     """One utterance. features: [F, M] raw log-mel, float32; F is 0 where nothing is learned. nbest: as served, best
-    first; probability: with which its first was. counts: what it added to the unigram cache, None for nothing;
-    reported: whether a report took them off the books, or none ever will, for want of consent. heard: time on the
-    memory's clock (s). signal: the app's feedback, None while there is none. repeats: id of the utterance that this one
-    says again. spellings: of the app's hotwords, by which texts of this utterance are read. given: the words that its
-    feedback gave for the next report of words; None where they are never to be named, for want of consent when it was
-    heard, or since they were. kept: time of the day (s) when it was heard, where it is on the disk too; None where it
-    is not."""
+    first; probability: with which its first was. counts: what it added to the unigram cache; reported: whether a report
+    took them off the books, or none ever will, for want of consent. heard: time on the memory's clock (s). signal: the
+    app's feedback. repeats: id of the utterance that this one says again. spellings: of the app's hotwords, by which
+    its texts are read. given: the words that its feedback gave for the next report of words; None where they are never
+    to be named, for want of consent when it was heard, or since they were. kept: time of the day (s) when it was heard,
+    where it is on the disk too."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -77,11 +76,9 @@ def utterances(count: int) -> str:
 
 
 class Recent:
-    """A bounded ring of examples, oldest first, and beside it those withheld from learning.
-
-    capacity: utterances; seconds: how long one may stay, in either. What is on the disk too has bounds of its own, and
-    with feedback a day, by the clock of the day, which runs on while the process, or the machine, does not.
-    """
+    """A bounded ring of examples, oldest first, and beside it those withheld from learning. capacity: utterances;
+    seconds: how long one may stay, in either. What is on the disk too has bounds of its own, and with feedback a day,
+    by the clock of the day, which runs on while the process, or the machine, does not."""
 
     def __init__(
         self,
@@ -112,10 +109,8 @@ class Recent:
             self._drop(key)
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:
-        """Attaches feedback, to what there was of it before. Returns the example as it was.
-
-        FeedbackError: no such utterance in memory (never heard, learned from already, or too old).
-        """
+        """Attaches feedback, to what there was of it before. Returns the example as it was. FeedbackError: no such
+        utterance in memory (never heard, learned from already, or too old)."""
         if (example := self.get(utterance_id)) is None:
             raise FeedbackError(
                 f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
@@ -244,8 +239,7 @@ class Recent:
     def _expire(self) -> None:
         for key in [key for key, example in self._examples.items() if self._seconds_left(example) < 0]:
             self._drop(key)
-        for key in [key for key, example in self._withheld.items() if self._seconds_left(example) < 0]:
-            del self._withheld[key]
+        self._withheld = {key: each for key, each in self._withheld.items() if self._seconds_left(each) >= 0}
 
     def _seconds_left(self, example: Example) -> float:
         if example.kept is None:

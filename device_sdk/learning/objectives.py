@@ -27,10 +27,8 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """sum_i weights_i NLL_i + cost_scale * E[M] for one utterance.
-
-    hypotheses: N token sequences, none twice. weights: float32 [N]. costs: float32 [N]; all 0 where cost_scale is 0.
-    """
+    """sum_i weights_i NLL_i + cost_scale * E[M] for one utterance. hypotheses: N token sequences, none twice. weights:
+    float32 [N]. costs: float32 [N]; all 0 where cost_scale is 0."""
 
     hypotheses: tuple[Tokens, ...]
     weights: npt.NDArray[np.float32]
@@ -51,8 +49,7 @@ class Objective:
 
         The expectation of a cost is over a fixed set: a hypothesis that the other loss alone names must not slip into
         it. LearningError: the set of an expected cost would grow. Losses that both have an expected cost keep
-        sum_k c_k E[M_k] exactly: the cost scales add, the costs are averaged by them.
-        """
+        sum_k c_k E[M_k] exactly: the cost scales add, the costs are averaged by them."""
         hypotheses = tuple(dict.fromkeys(self.hypotheses + other.hypotheses))
         weights, costs = np.zeros((2, len(hypotheses)), np.float32)
         scale = self.cost_scale + other.cost_scale
@@ -79,10 +76,8 @@ def label(hypothesis: Sequence[int], weight: float = 1.0) -> Objective:
 def expected_cost(
     hypotheses: Sequence[Sequence[int]], costs: Sequence[float] | npt.NDArray[np.float32], scale: float = 1.0
 ) -> Objective:
-    """scale * E[M] over the n-best (Rao et al. 2023, eq. 1). costs: [N] in [0, 1]. scale: not negative.
-
-    Token sequences that occur twice (the same words cut into the same pieces) are kept once, at their first cost.
-    """
+    """scale * E[M] over the n-best (Rao et al. 2023, eq. 1). costs: [N] in [0, 1]. scale: not negative. Token sequences
+    that occur twice (the same words cut into the same pieces) are kept once, at their first cost."""
     if scale < 0:
         raise LearningError(f"expected cost: scale: found {scale}, expected >= 0")
     unique: dict[Tokens, float] = {}
@@ -93,12 +88,9 @@ def expected_cost(
 
 
 def reinforce(served: Sequence[int], cost: float, baseline: float = 0.0, scale: float = 1.0) -> Objective:
-    """REINFORCE on the served hypothesis, sampled from the n-best (Rao et al. 2023, section 2.3.2).
-
-    The gradient of the expected cost is E[M grad log p]; one sample y gives (M(y) - b) grad log p(y). With
-    NLL = -log p the weight on NLL is b - M: a hypothesis costlier than the baseline b becomes less likely. b = 0 is the
-    paper's.
-    """
+    """REINFORCE on the served hypothesis, sampled from the n-best (Rao et al. 2023, section 2.3.2). The gradient of the
+    expected cost is E[M grad log p]; one sample y gives (M(y) - b) grad log p(y). With NLL = -log p the weight on NLL
+    is b - M: a hypothesis costlier than the baseline b becomes less likely. b = 0 is the paper's."""
     return label(served, scale * (baseline - cost))
 
 

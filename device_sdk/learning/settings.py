@@ -45,8 +45,7 @@ class TeacherSettings:
     schedule: ``server`` takes the teacher that the server publishes beside its model, which follows the models of all
     devices, and leaves it alone; while there is none, and under ``local``, the teacher follows this device's student.
 
-    A teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges.
-    """
+    A teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges."""
 
     decay: float = 0.99
     interval: int = 10
@@ -104,8 +103,7 @@ class LearningSettings:
     steps that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where
     the user had to correct it. confirmation: share of its gradients that an utterance steps by which feedback says was
     served right: there is nothing to mend, and whole steps would cost what else is known. wait_seconds: an utterance
-    without feedback is learned from only when it is this old.
-    """
+    without feedback is learned from only when it is this old."""
 
     label_weight: float = 1.0
     cost_weight: float = 1.0

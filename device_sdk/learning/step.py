@@ -45,11 +45,9 @@ def check_finite(arrays: Arrays, message: str) -> None:
 
 
 def mask(features: Float, mean: Float, settings: MaskSettings, generator: np.random.Generator) -> Float:
-    """SpecAugment: the student sees masked features, the teacher clean ones (Rao et al. 2023, section 2.2).
-
-    features [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalize to
-    zero. F: frames; M: mel bins. The features given are not changed.
-    """
+    """SpecAugment: the student sees masked features, the teacher clean ones (Rao et al. 2023, section 2.2). features
+    [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalize to zero. F:
+    frames; M: mel bins. The features given are not changed."""
     frames, bins = features.shape
     result = features.copy()
     for _ in range(settings.frequency_masks):
@@ -108,8 +106,7 @@ def sgd(
 
     Constants among the weights (no gradient of that name) are passed through. LearningError: the loss or a gradient is
     not finite, the gradient's norm or the loss exploded, or the step would leave a weight that is not finite. The
-    arrays given are never changed, so the weights are as they were.
-    """
+    arrays given are never changed, so the weights are as they were."""
     if not math.isfinite(loss):
         raise LearningError(f"step {momentum.steps}: loss: found {loss}, expected a finite number; the step is refused")
     if not math.isfinite(norm := global_norm(gradients)):
@@ -126,9 +123,7 @@ def sgd(
             f"running mean {mean:.3g}; refused"
         )
     scale = np.float32(min(1.0, settings.clip_norm / norm) if norm else 1.0)
-    velocity: dict[str, Float] = {}
-    stepped = dict(weights)
-    rate = np.float32(settings.learning_rate)
+    velocity, stepped, rate = dict[str, Float](), dict(weights), np.float32(settings.learning_rate)
     for name, gradient in gradients.items():
         direction = gradient * scale
         if settings.momentum:
@@ -148,11 +143,9 @@ def sgd(
 def factorize(
     weights: Arrays, start: Arrays, matrices: Collection[str], rank: int, generator: np.random.Generator
 ) -> dict[str, Float]:
-    """Factors of what steps changed: up @ down is weights - start, as far as that is of rank r; by their names.
-
-    rank: r, or a matrix' smaller side where that is less. down: [r, in], orthonormal rows; those that no change has
-    used yet are random, and up [out, r] is 0 there, so that the sum is as it was.
-    """
+    """Factors of what steps changed: up @ down is weights - start, as far as that is of rank r; by their names. rank:
+    r, or a matrix' smaller side where that is less. down: [r, in], orthonormal rows; those that no change has used yet
+    are random, and up [out, r] is 0 there, so that the sum is as it was."""
     factors: dict[str, Float] = {}
     for name in matrices:
         changed = (weights[name] - start[name]).astype(np.float64)
@@ -168,10 +161,8 @@ def factorize(
 
 
 def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[str]) -> dict[str, Float]:
-    """The weights once their factors went from ``before`` to ``after``.
-
-    LearningError: the step leaves values that are not finite; the arrays given are as they were.
-    """
+    """The weights once their factors went from ``before`` to ``after``. LearningError: the step leaves values that are
+    not finite; the arrays given are as they were."""
     moved = dict(weights)
     for name in matrices:
         up, down = factor_names(name)
@@ -183,10 +174,9 @@ def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[s
 def factor_scales(matrix_scales: Scales, matrices: Collection[str]) -> dict[str, tuple[Float, ...]]:
     """The preconditioner's factors for adapters: along an axis that a factor shares with its matrix the matrix' own,
     times their mean along the other."""
-    result: dict[str, tuple[Float, ...]] = {}
+    result, one = dict[str, tuple[Float, ...]](), np.ones(1, np.float32)
     for name in matrices:
         (rows, columns), (up, down) = matrix_scales[name], factor_names(name)
-        one = np.ones(1, np.float32)
         result[up] = rows * columns.mean(dtype=np.float32), one
         result[down] = one, columns * rows.mean(dtype=np.float32)
     return result

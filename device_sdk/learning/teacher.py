@@ -1,5 +1,5 @@
 """The teacher: labels clean features, and follows the student slowly, so that errors do not feed themselves (Rao et
-al. 2023, 2.2). With it, exact scores of hypotheses that its beam did not find."""
+al. 2023, 2.2); and exact scores of hypotheses that its beam did not find."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from device_sdk.learning.candidates import Heard
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Tokens
 from device_sdk.learning.settings import TeacherSettings
-from device_sdk.learning.step import Arrays
+from device_sdk.learning.step import Arrays, Float
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
 Double = NDArray[np.float64]
+Opener = Callable[[Bundle], Transducer]
 
 Hearing = tuple[Heard, Callable[[Sequence[Tokens]], Double]]
 """(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
@@ -29,10 +30,8 @@ _BLANK = 0
 
 
 def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
-    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher itself.
-
-    step: student steps taken so far, counted from 1.
-    """
+    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher itself. step: student
+    steps taken so far, counted from 1."""
     if step % settings.interval:
         return teacher
     take = np.float32(1.0 - settings.decay)  # shares rounded one by one would not sum to 1, and drift
@@ -42,9 +41,7 @@ def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSetting
 class Teacher:
     """Owns the session of the teacher's weights; opened again only when they changed."""
 
-    def __init__(
-        self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Callable[[Bundle], Transducer]
-    ) -> None:
+    def __init__(self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Opener) -> None:
         self._bundle, self._decoding, self._open = bundle, decoding, open_transducer
         self._opened: tuple[Arrays, Transducer] | None = None
 
@@ -73,9 +70,7 @@ def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
     return Heard(texts, tokens, tuple(each.scores.acoustic for each in nbest))
 
 
-def log_likelihoods(
-    transducer: Transducer, encoded: NDArray[np.float32], hypotheses: Sequence[Sequence[int]]
-) -> Double:
+def log_likelihoods(transducer: Transducer, encoded: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
     """log p(tokens | audio) over all alignments, nats -> float64 [N].
 
     T: encoder frames; J: joiner size; V: pieces; N: hypotheses.
@@ -83,8 +78,7 @@ def log_likelihoods(
 
     alpha(t, u), the forward variable of the transducer (Graves 2012, eq. 16), is for a fixed prefix a first-order
     recurrence in t, solved here for all t at once: with b(t) the blanks summed up to t,
-    alpha(t, u) = b(t) + logsumexp over s <= t of (alpha(s, u - 1) + emission(s, u - 1) - b(s)).
-    """
+    alpha(t, u) = b(t) + logsumexp over s <= t of (alpha(s, u - 1) + emission(s, u - 1) - b(s))."""
     wanted = {tuple(tokens) for tokens in hypotheses}
     found: dict[Tokens, float] = {}
     prefixes: list[Tokens] = [()]
@@ -92,9 +86,7 @@ def log_likelihoods(
     entering[0, 0] = 0.0
     predicted, state = transducer.predict(np.zeros(1, np.int64))
     while prefixes:
-        extended: list[Tokens] = []
-        parents: list[int] = []
-        columns: list[Double] = []
+        extended, parents, columns = list[Tokens](), list[int](), list[Double]()
         for row, prefix in enumerate(prefixes):
             scores = transducer.join(encoded, predicted[row : row + 1]).astype(np.float64)
             blanks = np.concatenate(([0.0], np.cumsum(scores[:, _BLANK])))

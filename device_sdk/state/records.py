@@ -99,10 +99,8 @@ def write_gradients(store: Store, collected: Collected) -> None:
 
 
 def read_local(store: Store, base: Arrays) -> Local | None:
-    """The local weights, None where nothing was learned since the base came. StateError: unreadable.
-
-    base: the parameters of the base, which stand wherever steps changed nothing.
-    """
+    """The local weights, None where nothing was learned since the base came. StateError: unreadable. base: the
+    parameters of the base, which stand wherever steps changed nothing."""
     head = store.get("settings", "local")
     weights, teacher, start = (store.get("weights", name) for name in ("local", "teacher", "start"))
     if head is None or weights is None:
@@ -116,11 +114,9 @@ def read_local(store: Store, base: Arrays) -> Local | None:
 
 
 def write_local(store: Store, local: Local, base: Arrays) -> None:
-    """All of it in one transaction, but the start, which does not change: see :func:`write_start`.
-
-    base: the parameters of the base; only arrays that differ, in any bit, from the start, or from these where they are
-    the start, are written.
-    """
+    """All of it in one transaction, but the start, which does not change: see :func:`write_start`. base: the parameters
+    of the base; only arrays that differ, in any bit, from the start, or from these where they are the start, are
+    written."""
     unchanged = base if local.start is None else local.start
     with store.transaction():
         _put_json(store, "local", {"base": local.base, "steps": local.steps, "utterances": local.utterances})
@@ -143,10 +139,8 @@ def drop_local(store: Store) -> None:
 
 
 def read_proven(store: Store, base: Arrays) -> tuple[Arrays, int] | None:
-    """(weights, utterances that made them) to fall back on before the base, None where none are proven yet.
-
-    StateError: unreadable.
-    """
+    """(weights, utterances that made them) to fall back on before the base, None where none are proven yet. StateError:
+    unreadable."""
     head, content = store.get("settings", "proven"), store.get("weights", "proven")
     if head is None or content is None:
         return None
@@ -200,9 +194,8 @@ def write_marginals(store: Store, version: int, words_digest: str, values: NDArr
 
 
 def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.float64]:
-    """All counts that went into reports, where rounds ask for every count so far (mode ``paper``), by word id.
-
-    Returns float64 [size]; zeros for another word list. StateError: unreadable."""
+    """All counts that went into reports, where rounds ask for every count so far (mode ``paper``), by word id. Returns
+    float64 [size]; zeros for another word list. StateError: unreadable."""
     counts, content = np.zeros(size), store.get("counts", "reported")
     with reading("counts/reported"):
         if content is not None and (fields := json.loads(content))["words_digest"] == words_digest:

@@ -40,15 +40,11 @@ class Store:
     guard: the reentrant lock of every access. Whoever mirrors values in memory takes this lock too, and no second one,
     so that threads never wait for two locks in different orders.
 
-    On a full disk a state opens and is read; what is written raises StateError until there is room again.
-    """
+    On a full disk a state opens and is read; what is written raises StateError until there is room again."""
 
     def __init__(self, folder: str | Path, key: bytes) -> None:
-        """Opens or creates the state in ``folder``.
-
-        StateError: the folder is in use by another process (or twice by this one), was written with another key or
-        with another schema version, or is damaged.
-        """
+        """Opens or creates the state in ``folder``. StateError: the folder is in use by another process (or twice by
+        this one), was written with another key or with another schema version, or is damaged."""
         self.folder = checked_folder(folder)
         self._key = bytes(key) if isinstance(key, bytes | bytearray) else key
         self.guard = threading.RLock()
@@ -114,7 +110,6 @@ class Store:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything written inside commits together, or not at all. Nested use joins the outer transaction.
-
         CheckInError: this thread writes for a check-in that was ended (:mod:`device_sdk.permit`)."""
         with self.guard:
             committing = False

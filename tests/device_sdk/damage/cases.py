@@ -56,8 +56,7 @@ def kind_of(case: int) -> str:
 def run(ground: Ground, seed: int, case: int) -> str:
     """Runs one case in an empty scratch folder. Returns "valid" or the name of the error it ended in.
 
-    Raises whatever else came of it, which is a failure.
-    """
+    Raises whatever else came of it, which is a failure."""
     rng = np.random.default_rng([seed, case])
     shutil.rmtree(ground.scratch, ignore_errors=True)
     ground.scratch.mkdir(parents=True)
