@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,15 +19,10 @@ def test_a_constant_improvement_has_no_width() -> None:
     result = paired_bootstrap(words * 0.4, words * 0.3, words, list(range(20)), samples=500)
     assert (result.rate_a, result.rate_b, result.groups) == (pytest.approx(0.4), pytest.approx(0.3), 20)
     for interval, value in ((result.absolute, -0.1), (result.relative, -0.25)):
-        assert interval.mean == pytest.approx(value)
-        assert (interval.low, interval.high) == (pytest.approx(value), pytest.approx(value))
+        assert (interval.mean, interval.low, interval.high) == pytest.approx((value, value, value))
         assert interval.excludes_zero
-
-
-def test_the_same_system_twice_does_not_differ() -> None:
-    errors = np.random.default_rng(0).poisson(2.0, 50)
-    result = paired_bootstrap(errors, errors, np.full(50, 10), list(range(50)))
-    assert result.absolute.as_json() == {"mean": 0.0, "low": 0.0, "high": 0.0, "excludes_zero": False}
+    same = paired_bootstrap(words, words, words, list(range(20)))
+    assert same.absolute.as_json() == {"mean": 0.0, "low": 0.0, "high": 0.0, "excludes_zero": False}
 
 
 def test_agrees_with_scipy_where_utterances_are_groups() -> None:
@@ -57,40 +54,34 @@ def test_speakers_that_differ_widen_the_interval() -> None:
     assert width > 2 * (by_utterance.absolute.high - by_utterance.absolute.low)
 
 
+ROW = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.sampled_from("abc"))
+
+
 @settings(deadline=None, max_examples=30)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.sampled_from("abc")),
-        min_size=1,
-        max_size=30,
-    ).filter(lambda rows: sum(row[0] for row in rows) > 0),
-    st.integers(0, 100),
-)
-def test_interval_is_ordered_and_swapping_changes_the_sign(rows: list[tuple[int, int, int, str]], seed: int) -> None:
+@given(st.lists(ROW, min_size=1, max_size=30).filter(lambda rows: sum(row[0] for row in rows) > 0))
+def test_interval_is_ordered_and_swapping_changes_the_sign(rows: list[tuple[int, int, int, str]]) -> None:
     first, second, sizes, groups = zip(*rows, strict=True)
-    result = paired_bootstrap(first, second, sizes, groups, seed, samples=200)
+    result = paired_bootstrap(first, second, sizes, groups, samples=200)
     assert result.absolute.low <= result.absolute.high
     assert result.as_json()["groups"] == len(set(groups))
     if sum(second):
-        swapped = paired_bootstrap(second, first, sizes, groups, seed, samples=200)
+        swapped = paired_bootstrap(second, first, sizes, groups, samples=200)
         assert swapped.absolute.mean == pytest.approx(-result.absolute.mean)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "sizes", "groups", "message"),
+    ("rows", "message"),
     [
-        ([1], [1, 2], [1], ["a"], "lengths"),
-        ([1], [1], [1], [], "lengths"),
-        ([], [], [], [], "nothing to compare"),
-        ([1], [1], [0], ["a"], "nothing to compare"),
-        ([0], [1], [3], ["a"], "makes no error"),
+        (([1], [1, 2], [1], ["a"]), "lengths"),
+        (([1], [1], [1], []), "lengths"),
+        (([], [], [], []), "nothing to compare"),
+        (([1], [1], [0], ["a"]), "nothing to compare"),
+        (([0], [1], [3], ["a"]), "makes no error"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    first: list[int], second: list[int], sizes: list[int], groups: list[str], message: str
-) -> None:
+def test_what_cannot_be_compared_is_refused(rows: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        paired_bootstrap(first, second, sizes, groups)
+        paired_bootstrap(*rows)
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=8).filter(lambda values: np.std(values) > 1e-6))

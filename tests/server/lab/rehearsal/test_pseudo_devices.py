@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from itertools import chain
 from pathlib import Path
 
@@ -40,11 +39,10 @@ def spoken(number: int, seconds: float = 0.4, **fields: object) -> Utterance:
     return Utterance(f"u{number}", "somebody", audio=lambda: waveform, **values)  # type: ignore[arg-type]
 
 
-def plan(kind: str, **rehearsal: object) -> RoundSettings:
+def plan(kind: str, deltas: dict[str, object] | None = None, **rehearsal: object) -> RoundSettings:
     fields = {"pseudo_devices": 3, "batch_size": 2, "seed": 5} | rehearsal
-    return RoundSettings.model_validate(
-        {"marginals": None, "deltas": {"kind": kind, "clip_norm": 1e6}, "rehearsal": fields}
-    )
+    moved = {"kind": kind, "clip_norm": 1e6} | (deltas or {})
+    return RoundSettings.model_validate({"marginals": None, "deltas": moved, "rehearsal": fields})
 
 
 def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.ndarray]:
@@ -87,9 +85,7 @@ def test_each_sends_what_a_device_with_the_transcripts_would(tiny_bundle: Bundle
 
 
 def test_what_it_sends_is_clipped_as_a_devices(tiny_bundle: Bundle) -> None:
-    settings = plan("gradient").model_copy(
-        update={"deltas": plan("gradient").deltas.model_copy(update={"clip_norm": 0.5, "clipping": "uniform"})}  # type: ignore[union-attr]
-    )
+    settings = plan("gradient", {"clip_norm": 0.5, "clipping": "uniform"})
     (sent, *_) = PseudoDevices(tiny_bundle, [spoken(number) for number in range(6)])(tiny_bundle.weights, settings, 1)
     bounds = layer_bounds(tiny_bundle.architecture.parameter_shapes(), 0.5, "uniform")
     whole = [float(np.linalg.norm(array)) for array in sent.values()]
@@ -170,20 +166,14 @@ def test_every_utterance_as_often_as_any_other(utterances: int, shares: int, siz
     drawn = [draw(utterances, shares, size, number, seed) for number in range(1, rounds + 1)]
     assert drawn == [draw(utterances, shares, size, number, seed) for number in range(1, rounds + 1)]
     assert all([len(share) for share in round_] == [size] * shares for round_ in drawn)
-    counts = Counter(chain.from_iterable(chain.from_iterable(drawn)))
-    assert set(counts) <= set(range(utterances))
-    often = [counts[index] for index in range(utterances)]
-    assert max(often) - min(often) <= 1
     whole = list(chain.from_iterable(chain.from_iterable(drawn)))
+    assert set(whole) <= set(range(utterances))
     for start in range(0, len(whole) - utterances + 1, utterances):
         assert len(set(whole[start : start + utterances])) == utterances
 
 
-def test_seeds_differ() -> None:
+def test_seeds_differ_and_nothing_cannot_be_drawn() -> None:
     assert draw(100, 4, 8, 1, seed=0) != draw(100, 4, 8, 1, seed=1)
-
-
-@pytest.mark.parametrize("arguments", [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)])
-def test_nothing_to_draw(arguments: tuple[int, int, int, int]) -> None:
-    with pytest.raises(ConfigurationError, match="expected 1 or more"):
-        draw(*arguments, seed=0)
+    for arguments in ((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)):
+        with pytest.raises(ConfigurationError, match="expected 1 or more"):
+            draw(*arguments, seed=0)
