@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.evaluation.reliability import Reliability
 from server.lab.evaluation.scores import right_words, word_errors
 
-__all__ = ["SCALES", "Fitted", "Heard", "fit", "fit_and_check", "hear"]
+__all__ = ["SCALES", "Fitted", "Heard", "fit_and_check", "hear"]
 
 Array = NDArray[np.float64]
 
@@ -51,9 +51,9 @@ class Fitted:
     other_voices: each voice by a calibration fitted without it (five parts)."""
 
     calibration: Calibration
-    before: dict[str, Reliability] = field(default_factory=dict)
-    after: dict[str, Reliability] = field(default_factory=dict)
-    other_voices: dict[str, Reliability] = field(default_factory=dict)
+    before: dict[str, Reliability]
+    after: dict[str, Reliability]
+    other_voices: dict[str, Reliability]
 
 
 def hear(
@@ -74,19 +74,17 @@ def hear(
     return found
 
 
-def fit(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Calibration:
-    """The calibration under which what was right is most probable; every source counts the same.
+def fit_and_check(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Fitted:
+    """The calibration under which what was right is most probable; every source counts the same. With its figures
+    before, after, and for voices that it was not fitted on: ``words`` and ``texts``, and ``greedy words`` and
+    ``greedy texts`` of lists of one.
 
     Its scale is the best of ``scales`` for words; the curves are logistic regressions with a slight pull to the plain
     posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word was recognized.
     """
-    return _fit(_designs(heard, scales), np.ones(len(heard), bool))
-
-
-def fit_and_check(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Fitted:
-    """:func:`fit`, with its figures before, after, and for voices that it was not fitted on: ``words`` and ``texts``,
-    and ``greedy words`` and ``greedy texts`` of lists of one."""
-    designs = _designs(heard, scales)
+    if not any(each.right for each in heard):
+        raise DataError("development data: no word was recognized where words are known for sure; give other --data")
+    designs = {scale: _Design.of(heard, scale) for scale in scales}
     calibration = _fit(designs, np.ones(len(heard), bool))
     voices = sorted({(each.source, each.voice) for each in heard})
     fold = {voice: place % FOLDS for place, voice in enumerate(voices)}
@@ -135,12 +133,6 @@ class _Design:
             np.array([names[each.source] for each in heard]),
             np.array([len(each.hypotheses) == 1 for each in heard]),
         )
-
-
-def _designs(heard: Sequence[Heard], scales: Sequence[float]) -> dict[float, _Design]:
-    if not any(each.right for each in heard):
-        raise DataError("development data: no word was recognized where words are known for sure; give other --data")
-    return {scale: _Design.of(heard, scale) for scale in scales}
 
 
 def _regressors(rows: Sequence[tuple[float, float, float]]) -> Array:

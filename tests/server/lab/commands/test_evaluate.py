@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import soundfile
 
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
+from server.lab.corpora.roles import role_of
 
 
 @pytest.fixture
@@ -25,13 +27,21 @@ def recordings(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_json_has_the_promised_keys(
-    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def evaluate(tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """``idiolect evaluate`` on the recordings, with options: what it prints, or its error."""
+
+    def run(*options: str, expected: int = 0) -> str:
+        assert main(["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", *options]) == expected
+        said = capsys.readouterr()
+        return said.err if expected else said.out
+
+    return run
+
+
+def test_json_has_the_promised_keys(evaluate: Callable[..., str], tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
-    arguments = [str(tiny_bundle.path), "--data", f"folder:{recordings}", "--json", "--output", str(output)]
-    assert main(["evaluate", *arguments]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    figures = json.loads(evaluate("--json", "--output", str(output)))
     assert list(figures) == ["wer", "slot_error", "oracle_wer", "real_time_factor", "utterances", "confidence"]
     assert set(figures["oracle_wer"]) == {"1", "4", "8"} and set(figures["confidence"]) == {"words", "texts"}
     assert figures["utterances"] == 4 and figures["slot_error"] is None
@@ -39,97 +49,59 @@ def test_json_has_the_promised_keys(
     assert json.loads(output.read_text()) == figures
 
 
-def test_an_output_that_cannot_be_written_is_said_before_the_work(
-    recordings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["nowhere", "--data", f"folder:{recordings}", "--output", str(recordings / "no" / "such" / "file.json")]
-    assert main(["evaluate", *arguments]) == 1
+def test_an_output_that_cannot_be_written_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "nowhere", "--data", "folder:x", "--output", "no/such/folder/figures.json"]) == 1
     assert "make it first" in capsys.readouterr().err
-    assert main(["evaluate", *arguments[:3], "--precision", "int4"]) == 1
-    assert "--precision: found 'int4', expected one of 'float32', 'int8', 'auto'" in capsys.readouterr().err
 
 
-def test_table_speakers_limits_and_several_sources(
-    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = ["--data", f"folder:{recordings}"]
-    bundle = str(tiny_bundle.path)
-    assert main(["evaluate", bundle, *source, "--speakers", "--no-rescore", "--beam", "2", "--precision", "int8"]) == 0
-    table = capsys.readouterr().out
+def test_table_speakers_limits_and_several_sources(evaluate: Callable[..., str], recordings: Path) -> None:
+    table = evaluate("--speakers", "--no-rescore", "--beam", "2", "--precision", "int8")
     assert "ann" in table and "bob" in table and "WER" in table
-    options = ["--only", "bob", "--limit", "1", "--speakers", "--json"]
-    assert main(["evaluate", bundle, *source, "--data", f"folder:{recordings / 'ann'}", *options[2:]]) == 0
-    both = json.loads(capsys.readouterr().out)
-    assert set(both["data"]) == {f"folder:{recordings}", f"folder:{recordings / 'ann'}"}
-    assert main(["evaluate", bundle, *source, *options]) == 0
-    one = json.loads(capsys.readouterr().out)
+    ann = f"folder:{recordings / 'ann'}"
+    both = json.loads(evaluate("--data", ann, "--limit", "1", "--speakers", "--json"))
+    assert set(both["data"]) == {f"folder:{recordings}", ann}
+    one = json.loads(evaluate("--only", "bob", "--limit", "1", "--speakers", "--json"))
     assert one["utterances"] == 1 and list(one["speakers"]) == ["bob"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--data", "mp3:x"], "expected one of"), (["--data", "folder:/nowhere/at/all"], "no such folder")],
-)
-def test_bad_data_is_one_clear_line(
-    tiny_bundle: Bundle, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", str(tiny_bundle.path), *arguments]) == 1
-    error = capsys.readouterr().err
-    assert message in error and "DataError" in error and "Traceback" not in error
-
-
-def test_greedy_wide_and_compared(
-    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    start = ["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", "--limit", "2"]
+def test_greedy_wide_and_compared(evaluate: Callable[..., str], tmp_path: Path) -> None:
     plot = tmp_path / "reliability.svg"
-    assert main([*start, "--beam", "12", "--nbest", "12", "--json", "--plot", str(plot)]) == 0
-    wide = json.loads(capsys.readouterr().out)
+    wide = json.loads(evaluate("--limit", "2", "--beam", "12", "--nbest", "12", "--json", "--plot", str(plot)))
     assert list(wide["oracle_wer"]) == ["1", "4", "8", "12"]
     words = wide["confidence"]["words"]
     assert 0 <= words["ece"] <= 1 and sum(part["count"] for part in words["bins"]) == words["count"]
     assert plot.read_text().startswith("<svg")
-    assert main([*start, "--greedy", "--json"]) == 0
-    greedy = json.loads(capsys.readouterr().out)
+    greedy = json.loads(evaluate("--limit", "2", "--greedy", "--json"))
     assert greedy["oracle_wer"]["8"] == greedy["wer"]
-    assert main([*start, "--compare", "--json"]) == 0
-    systems = json.loads(capsys.readouterr().out)["systems"]
+    systems = json.loads(evaluate("--limit", "2", "--compare", "--json"))["systems"]
     assert list(systems) == ["greedy", "beam 8", "beam 8 rescored", "beam 20 rescored"]
     assert systems["greedy"]["wer"] == greedy["wer"]
     assert list(systems["beam 20 rescored"]["oracle_wer"]) == ["1", "4", "8", "20"]
     change = systems["beam 8"]["against_greedy"]["wer"]
     assert change["absolute"]["mean"] == pytest.approx(systems["beam 8"]["wer"] - greedy["wer"])
-    assert main([*start, "--compare"]) == 0
-    assert "against greedy" in capsys.readouterr().out
+    assert "against greedy" in evaluate("--limit", "2", "--compare")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
         (["--plot", "reliability.png"], ".svg"),
         (["--plot", "no/such/folder/reliability.svg"], "make it first"),
         (["--compare", "--greedy"], "--compare"),
         (["--voices", "mine"], "--voices"),
         (["--beam", "2", "--nbest", "4"], "decoding.nbest"),
+        (["--precision", "int4"], "--precision: found 'int4', expected one of 'float32', 'int8', 'auto'"),
+        (["--data", "mp3:x"], "expected one of"),
+        (["--data", "folder:/nowhere/at/all"], "no such folder"),
+        (["--data", "made:base", "--voices", "base"], "leave --voices out"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
-    tiny_bundle: Bundle, recordings: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", *arguments]) == 1
-    assert message in capsys.readouterr().err
+def test_what_does_not_fit_is_one_clear_line(evaluate: Callable[..., str], options: list[str], message: str) -> None:
+    error = evaluate(*options, expected=1)
+    assert message in error and "Error" in error and "Traceback" not in error
 
 
-def test_voices_of_one_part_of_the_split(
-    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch")
-    from server.lab.corpora.roles import role_of
-
-    start = ["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", "--json", "--speakers"]
+def test_voices_of_one_part_of_the_split(evaluate: Callable[..., str]) -> None:
     role = role_of("folder", "ann")
-    assert main([*start, "--voices", role]) == 0
     expected = [name for name in ("ann", "bob") if role_of("folder", name) == role]
-    assert list(json.loads(capsys.readouterr().out)["speakers"]) == expected
-    assert main(["evaluate", str(tiny_bundle.path), "--data", "made:base", "--voices", "base"]) == 1
-    assert "leave --voices out" in capsys.readouterr().err
+    assert list(json.loads(evaluate("--json", "--speakers", "--voices", role))["speakers"]) == expected
