@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Interval:
         return self.low > 0 or self.high < 0
 
     def as_json(self) -> dict[str, Any]:
-        return {"mean": self.mean, "low": self.low, "high": self.high, "excludes_zero": self.excludes_zero}
+        return {**asdict(self), "excludes_zero": self.excludes_zero}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,7 @@ class Difference:
     groups: int
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "rate_a": self.rate_a,
-            "rate_b": self.rate_b,
-            "absolute": self.absolute.as_json(),
-            "relative": self.relative.as_json(),
-            "groups": self.groups,
-        }
+        return {**asdict(self), "absolute": self.absolute.as_json(), "relative": self.relative.as_json()}
 
 
 def in_percent(interval: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -92,17 +86,12 @@ def paired_bootstrap(
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(len(numbers), np.full(len(numbers), 1 / len(numbers)), size=samples)
     sums = counts @ totals.T  # [samples, 3]
-    usable = (sums[:, 2] > 0) & (sums[:, 0] > 0)
-    sums = sums[usable]
+    sums = sums[(sums[:, 2] > 0) & (sums[:, 0] > 0)]
     rate_a, rate_b = sums[:, 0] / sums[:, 2], sums[:, 1] / sums[:, 2]
     true_a, true_b = (float(total / sizes.sum()) for total in (first.sum(), second.sum()))
-    return Difference(
-        rate_a=true_a,
-        rate_b=true_b,
-        absolute=_interval(true_b - true_a, rate_b - rate_a),
-        relative=_interval((true_b - true_a) / true_a, (rate_b - rate_a) / rate_a),
-        groups=len(numbers),
-    )
+    absolute = _interval(true_b - true_a, rate_b - rate_a)
+    relative = _interval((true_b - true_a) / true_a, (rate_b - rate_a) / rate_a)
+    return Difference(true_a, true_b, absolute, relative, len(numbers))
 
 
 def mean_interval(values: npt.ArrayLike) -> Interval | None:

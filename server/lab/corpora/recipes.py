@@ -7,8 +7,7 @@ LibriSpeech, ``small`` of Libri-Light, ``train`` of the others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,12 +44,14 @@ def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
         "commonvoice": lambda: _commonvoice(path, part, language),
     }
     try:
-        with _quiet():
-            cuts = readers[kind]()
+        logging.disable(logging.WARNING)  # recipes log every missing file
+        cuts = readers[kind]()
     except IdiolectError:
         raise
     except Exception as error:  # recipes raise whatever a missing or odd file makes them raise
         raise DataError(f"{path}: cannot be read as {kind}, part {part!r} ({type(error).__name__}: {error})") from error
+    finally:
+        logging.disable(logging.NOTSET)
     if len(cuts) == 0:
         raise DataError(f"{path}: holds no utterance of {kind}, part {part!r}")
     return cuts
@@ -106,15 +107,7 @@ def _mls(path: Path, part: str, language: str) -> CutSet:
     known = set(recordings.ids)
     rows = [line.split("\t", 1) for line in (chosen / part / "transcripts.txt").read_text("utf-8").splitlines()]
     supervisions = [
-        SupervisionSegment(
-            id=name,
-            recording_id=name,
-            start=0.0,
-            duration=recordings.duration(name),
-            text=text,
-            speaker=name.split("_")[0],
-            language=language,
-        )
+        SupervisionSegment(name, name, 0.0, recordings.duration(name), text=text, speaker=name.split("_")[0])
         for name, text in rows
         if name in known
     ]
@@ -162,15 +155,3 @@ def _load(cut: MonoCut) -> Waveform:
     waveform = np.asarray(samples, np.float32).mean(0)
     rate = int(cut.sampling_rate)
     return waveform if rate == SAMPLE_RATE else soxr.resample(waveform, rate, SAMPLE_RATE).astype(np.float32)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Recipes log every missing file."""
-    root = logging.getLogger()
-    before = root.level
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        root.setLevel(before)

@@ -35,14 +35,13 @@ Weights = Mapping[str, NDArray[np.float32]]
 class PseudoDevices:
     """Owns the training session and the list of utterances; audio is read when its turn comes. One thread at a time."""
 
-    def __init__(self, bundle: Bundle, utterances: Iterable[Utterance], threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, utterances: Iterable[Utterance]) -> None:
         """utterances: those with a sure transcript in the bundle's pieces take part. Raises DataError: none has."""
         self._bundle = bundle
         self._utterances = tuple(utterance for utterance in utterances if _writable(utterance, bundle))
         if not self._utterances:
             raise DataError("rehearsal: no utterance with a transcript that the bundle's pieces can write; give others")
-        self._session = TrainingSession(bundle, threads)
-        self._masks = MaskSettings()
+        self._session = TrainingSession(bundle)
 
     def __len__(self) -> int:
         """Utterances that take part."""
@@ -93,7 +92,7 @@ class PseudoDevices:
             features, loss = lesson(Transcribed(utterance.load(), utterance.text or ""), self._bundle)
         except LearningError:
             return None
-        heard = mask(features, weights["features.mean"], self._masks, generator)
+        heard = mask(features, weights["features.mean"], MaskSettings(), generator)
         return self._session.run(weights, heard, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
 
 
@@ -108,13 +107,10 @@ def draw(utterances: int, shares: int, size: int, number: int, seed: int) -> lis
             f"rehearsal: found {utterances} utterances, {shares} shares of {size}, round {number}; expected 1 or more"
         )
     first = (number - 1) * shares * size
-    orders: dict[int, list[int]] = {}
-    chosen: list[int] = []
-    for position in range(first, first + shares * size):
-        turn, place = divmod(position, utterances)
-        if turn not in orders:
-            orders[turn] = np.random.default_rng((seed, turn)).permutation(utterances).tolist()
-        chosen.append(orders[turn][place])
+    turns = range(first // utterances, (first + shares * size - 1) // utterances + 1)
+    orders = [np.random.default_rng((seed, turn)).permutation(utterances) for turn in turns]
+    begin = first - turns[0] * utterances
+    chosen = np.concatenate(orders)[begin : begin + shares * size].tolist()
     return [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
 

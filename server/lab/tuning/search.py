@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class Tuned:
     """weights: the choice. errors: word errors by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``."""
 
     weights: CombinationWeights
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int]
 
 
 def tune(
@@ -50,7 +50,7 @@ def tune(
     words: WordList,
     background: Array,
     grid: Grid = Grid(),
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Tuned:
     """Choose language-model, word and marginal weights, beginning at ``start``.
 
@@ -67,17 +67,8 @@ def tune(
         ("word_bonus", grid.word_bonus),
         ("unlisted_bonus", grid.unlisted_bonus),
     ]
-    done = 0.0
-
-    def count(share: float) -> None:
-        nonlocal done
-        done += share
-        if progress is not None:
-            progress(min(1.0, done))
-
-    chosen = _best(axes, start, lists.word_errors, lambda share: count(0.3 * share))
+    chosen = _best(axes, start, lists.word_errors, lambda share: progress(0.3 * share))
     errors = {"first_pass": lists.first_pass_errors, "rescored": lists.word_errors(chosen)}
-
     others = others_marginals(lists, chosen, words, background)
 
     def simulate(weights: CombinationWeights) -> int:
@@ -89,12 +80,13 @@ def tune(
         ("marginal", grid.marginal),
         ("smoothing", grid.smoothing),
     ]
-    chosen = _best(adapting, chosen, simulate, lambda share: count(0.5 * share))
-    for name in ("beta", "alpha", "sigma"):
+    chosen = _best(adapting, chosen, simulate, lambda share: progress(0.3 + 0.5 * share))
+    for done, name in enumerate(("beta", "alpha", "sigma"), 1):
         if name != "alpha" or others:  # without others there is no global distribution
-            axis = [value for value in getattr(grid, name) if _fits(chosen, name, value)]
-            chosen = _best([(name, axis)], chosen, simulate, lambda share: None)
-        count(0.2 / 3)
+            rest = {"beta": chosen.alpha, "alpha": chosen.beta, "sigma": -np.inf}[name]  # eq. 2: at most 1 in all
+            axis = [value for value in getattr(grid, name) if value + rest <= 1]
+            chosen = _best([(name, axis)], chosen, simulate)
+        progress(0.8 + done / 15)
     errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
     return Tuned(chosen, errors)
 
@@ -164,31 +156,24 @@ def smoothed(errors: Array) -> Array:
     return values
 
 
-def _fits(weights: CombinationWeights, name: str, value: float) -> bool:
-    """Whether eq. 2 allows this weight beside the others."""
-    sums = {"alpha": weights.beta, "beta": weights.alpha}
-    return name not in sums or sums[name] + value <= 1
-
-
 def _best(
     axes: Sequence[tuple[str, Sequence[float]]],
     start: CombinationWeights,
     errors_of: Callable[[CombinationWeights], int],
-    progress: Callable[[float], None],
+    progress: Callable[[float], None] = lambda share: None,
 ) -> CombinationWeights:
     """The point of a full grid whose error count, averaged with its neighbours, is least."""
     names = [name for name, _ in axes]
     points = list(itertools.product(*(values for _, values in axes)))
-    errors = np.zeros(len(points))
-    for index, point in enumerate(points):
-        values: dict[str, Any] = dict(zip(names, point, strict=True))
-        errors[index] = errors_of(replace(start, **values))
-        progress(1 / len(points))
-    averaged = smoothed(errors.reshape([len(values) for _, values in axes])).reshape(-1)
+    weights = [replace(start, **cast("dict[str, Any]", dict(zip(names, point, strict=True)))) for point in points]
+    errors: list[int] = []
+    for each in weights:
+        errors.append(errors_of(each))
+        progress(len(errors) / len(points))
+    averaged = smoothed(np.reshape(errors, [len(values) for _, values in axes])).reshape(-1)
     # Where the data does not tell points apart, the one nearest to the start (in steps of the grid) is kept.
     here = [int(np.abs(np.asarray(values) - getattr(start, name)).argmin()) for name, values in axes]
     places = itertools.product(*(range(len(values)) for _, values in axes))
     moved = [sum(abs(at - was) for at, was in zip(place, here, strict=True)) for place in places]
     least = min(np.flatnonzero(averaged <= averaged.min() + 1e-9).tolist(), key=lambda index: moved[index])
-    chosen: dict[str, Any] = dict(zip(names, points[least], strict=True))
-    return replace(start, **chosen)
+    return weights[least]
