@@ -8,14 +8,5 @@ from device_sdk import OfferBounds
 
 __all__ = ["ANYTHING"]
 
-ANYTHING = OfferBounds(
-    paper=True,
-    max_words=1000,
-    max_weight=math.inf,
-    clip_norm=math.inf,
-    least_noise=0.0,
-    measures=True,
-    marginals_epsilon=math.inf,
-    deltas_epsilon=math.inf,
-    words_epsilon=math.inf,
-)
+_WITHOUT = dict.fromkeys(("max_weight", "clip_norm", "marginals_epsilon", "deltas_epsilon", "words_epsilon"), math.inf)
+ANYTHING = OfferBounds(paper=True, max_words=1000, least_noise=0.0, measures=True, **_WITHOUT)

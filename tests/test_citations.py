@@ -30,12 +30,8 @@ TRACKED = (ROOT / ".git").exists()
 @pytest.mark.skipif(not TRACKED, reason="needs a checkout")
 def test_every_citation_is_a_row_of_the_papers() -> None:
     known = set(sources(text_of(SOURCES)))
-    unknown = [
-        f"{path}: {name} {year}"
-        for path in tracked()
-        for name, year in citations(prose(path))
-        if (name, year) not in known
-    ]
+    cited = ((path, each) for path in tracked() for each in citations(prose(path)))
+    unknown = [f"{path}: {name} {year}" for path, (name, year) in cited if (name, year) not in known]
     assert not unknown, "\n".join(unknown)
 
 
@@ -56,14 +52,8 @@ def test_forms_of_citations_are_seen() -> None:
     text = """(Rao et al. 2023, eq. 1), Liu & Peng 2020, Canonne, Kamath and Steinke, 2020, van den Oord et al. (2018),
     Graves 2012; in May 2024, over 2000 rounds, at 1990 Hz, See Nobody et
     al. 1999."""
-    assert list(citations(text)) == [
-        ("Rao", "2023"),
-        ("Liu", "2020"),
-        ("Canonne", "2020"),
-        ("van den Oord", "2018"),
-        ("Graves", "2012"),
-        ("Nobody", "1999"),
-    ]
+    found = [("Rao", "2023"), ("Liu", "2020"), ("Canonne", "2020"), ("van den Oord", "2018"), ("Graves", "2012")]
+    assert list(citations(text)) == [*found, ("Nobody", "1999")]
 
 
 def test_a_row_is_known_by_its_first_author_and_year() -> None:

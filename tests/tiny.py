@@ -61,20 +61,10 @@ def tiny_tokenizer(pieces: int) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES),
-        model_writer=model,
-        vocab_size=pieces,
-        model_type="unigram",
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        unk_id=0,
-        bos_id=-1,
-        eos_id=-1,
-        pad_id=-1,
-        num_threads=1,
-        minloglevel=2,
-    )
+    options = {"vocab_size": pieces, "model_type": "unigram", "character_coverage": 1.0, "num_threads": 1}
+    ids = {"unk_id": 0, "bos_id": -1, "eos_id": -1, "pad_id": -1}
+    written = {"normalization_rule_name": "identity", "model_writer": model, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES), **options, **ids, **written)
     return model.getvalue()
 
 

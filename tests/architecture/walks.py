@@ -12,7 +12,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -42,19 +44,12 @@ class Tracer:
         threading.setprofile(self._trace)
         sys.setprofile(self._trace)
 
-    def close(self) -> None:
-        self._walk = None
-        threading.setprofile(None)
-        sys.setprofile(None)
-
     @contextmanager
     def walk(self) -> Iterator[Walk]:
         """What runs within the block."""
         self._walk = walk = Walk()
-        try:
-            yield walk
-        finally:
-            self._walk = None
+        yield walk
+        self._walk = None
 
     def _trace(self, frame: FrameType, event: str, _argument: Any) -> None:
         walk, path = self._walk, frame.f_code.co_filename
@@ -69,14 +64,9 @@ class Tracer:
 
 def _callers(frame: FrameType) -> list[str]:
     """Files of the project on the stack above a frame, the nearest first, each time in a row once, without its own."""
-    files = [_relative(frame.f_code.co_filename)]
-    above = frame.f_back
-    while above is not None:
-        path = above.f_code.co_filename
-        if path.startswith(FOLDERS) and _relative(path) != files[-1]:
-            files.append(_relative(path))
-        above = above.f_back
-    return files[1:]
+    paths = (above.f_code.co_filename for above, _ in walk_stack(frame))
+    files = [_relative(path) for path in paths if path.startswith(FOLDERS)]
+    return [file for file, _ in groupby(files)][1:]
 
 
 def _relative(path: str) -> str:
@@ -124,11 +114,8 @@ def reporting(tracer: Tracer) -> tuple[Walk, Walk]:
 
 def main() -> None:
     tracer = Tracer()
-    try:
-        stored, published = reporting(tracer)
-        walks = {"audio": listening(tracer), "report": stored, "release": published}
-    finally:
-        tracer.close()
+    stored, published = reporting(tracer)
+    walks = {"audio": listening(tracer), "report": stored, "release": published}
     print(json.dumps({name: [walk.files, sorted(walk.back)] for name, walk in walks.items()}))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -26,12 +24,6 @@ from tests.server.parties import DIGEST, ENROLMENT, HEADERS, WORDS, Operator, Pa
 def refusal(answer: Any) -> tuple[int, str]:
     """Status and code of an answer that must be a Problem."""
     return answer.status_code, Problem.model_validate_json(answer.content).code
-
-
-def test_loads_neither_torch_nor_onnxruntime() -> None:
-    code = "import sys, server.app, server.commands.serve; print({'torch', 'onnxruntime'} & sys.modules.keys())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "set()"
 
 
 def test_health_and_metrics(http: Any, operator: Operator, device: Party) -> None:
@@ -321,11 +313,9 @@ def test_bodies_are_bounded(http: Any, operator: Operator, device: Party) -> Non
         ("GET", "/nothing", (404, "no_such_route")),
         ("GET", "/v1/enrol", (405, "wrong_method")),
         ("GET", "/v1/models/none", (404, "unknown_model")),
-        ("GET", "/v1/models/%00%ff", (404, "unknown_model")),
         ("GET", "/v1/marginals/7", (404, "unknown_marginals")),
         ("GET", "/v1/marginals/x", (422, "bad_request")),
         ("GET", "/v1/marginals/-1", (404, "unknown_marginals")),
-        ("GET", f"/v1/marginals/{10**30}", (404, "unknown_marginals")),
         ("GET", "/v1/operator/status", (401, "bad_token")),
         ("POST", "/v1/operator/rounds", (401, "bad_token")),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,12 +145,3 @@ def test_no_archive_and_a_database_in_use(archive: Path, tmp_path: Path, capsys:
     (tmp_path / "no.tar").write_bytes(b"nothing")
     assert cli.main(["restore", str(tmp_path / "no.tar"), "--database", str(tmp_path / "new.db")]) == 1
     assert "cannot be read as a backup" in capsys.readouterr().err
-
-
-def test_the_commands(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    used = ["--database", str(tmp_path / "old.db"), "--blobs", str(tmp_path / "blobs")]
-    assert cli.main(["backup", str(tmp_path / "again.tar"), *used, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"]["devices"] == 3
-    assert cli.main(["restore", str(tmp_path / "again.tar"), "--database", str(tmp_path / "new.db")]) == 0
-    assert "restored from" in capsys.readouterr().out
-    assert (tmp_path / "new.blobs" / "models").is_dir()

@@ -13,7 +13,6 @@ from server.commands import serve
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Containerfile").read_text()
-PORT = inspect.signature(serve.command).parameters["port"].default
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -37,15 +36,6 @@ def test_its_state_lies_in_a_volume_that_its_user_may_write() -> None:
     assert f"--home-dir {volume[0]} {only('USER')}" in made
     names = [name for name, _ in instructions()]
     assert names.index("RUN") < names.index("VOLUME"), "what is made after a volume is declared is not in it"
-
-
-def test_it_serves_the_documented_port() -> None:
-    assert only("EXPOSE") == str(PORT)
-    assert f"127.0.0.1:{PORT}/" in only("HEALTHCHECK")
-    command = json.loads(only("CMD"))
-    assert "--port" not in command or command[command.index("--port") + 1] == str(PORT)
-    documented = (ROOT / "server/deployment/README.md").read_text() + (ROOT / "server/deployment/Caddyfile").read_text()
-    assert f":{PORT}" in documented
 
 
 def test_its_proxy_is_believed() -> None:

@@ -116,15 +116,14 @@ def test_the_plain_install_exports(command: str, run: Path, tiny_bundle: Bundle,
 
 
 def test_a_bundle_for_sherpa(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    given = ["sherpa", str(tiny_bundle.path), str(tmp_path / "out"), "--json", "--output", str(report)]
-    done = RUN.invoke(app, given)
+    given = ["sherpa", str(tiny_bundle.path), str(tmp_path / "out")]
+    done = RUN.invoke(app, [*given, "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found == json.loads(report.read_text()) and found["version"] == tiny_bundle.version
     assert {"encoder.onnx", "encoder-offline.onnx", "tokens.txt", "README.md"} <= set(found["files"])
+    assert found["version"] == tiny_bundle.version
     assert found["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
-    done = RUN.invoke(app, given[:3])
+    done = RUN.invoke(app, given)
     assert done.exit_code == 0 and "tokens.txt" in done.stdout and "MB, version" in done.stdout
 
 

@@ -76,9 +76,18 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
                 assert (first.json()["duplicate"], again.json()["duplicate"]) == (False, True)
                 return int(first.status_code)
 
+        def told(opened: str) -> bool:
+            """Whichever process takes the connection, the one that leads or another, tells how rounds go."""
+            answer = httpx.get(f"{address}/readyz", timeout=60)  # on a connection of its own
+            assert answer.status_code == 200, answer.json()
+            text = httpx.get(f"{address}/metrics", headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=60).text
+            known = {"loop", opened} == set(answer.json()["tick_ages"])
+            return known and f'idiolect_round_tick_age_seconds{{round="{opened}"}}' in text
+
         with httpx.Client(timeout=60) as http, ThreadPoolExecutor(8) as pool:
             operator = Operator(http, address)
             opened = operator.open(goal=24)
+            until(lambda: all(told(opened) for _ in range(20)), 30.0)
             assert list(pool.map(report, [opened] * 24)) == [200] * 24
             until(lambda: operator.get(f"rounds/{opened}")["state"] == "published")
             found = operator.get(f"rounds/{opened}")
@@ -106,25 +115,6 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
         assert process.wait(60) == 0
         assert not any(alive(member) for member in renewed)
         assert not ready.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.postgres
-def test_every_process_tells_how_rounds_go(url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path) -> None:
-    """Whichever takes the connection, the one that leads or another."""
-    options = program(url, blobs, tiny_bundle, "--processes", "2", "--marginals-cap", "inf")
-    with serving(tmp_path, *options, **TOKENS) as (_, started):
-        address = started["url"]
-        with httpx.Client(timeout=60) as http:
-            opened = Operator(http, address).open()
-        deadline, told = time.monotonic() + 30, 0
-        while told < 40:
-            assert time.monotonic() < deadline
-            answer = httpx.get(f"{address}/readyz", timeout=60)  # on a connection of its own
-            assert answer.status_code == 200, answer.json()
-            text = httpx.get(f"{address}/metrics", headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=60).text
-            known = {"loop", opened} == set(answer.json()["tick_ages"])
-            told = told + 1 if known and f'idiolect_round_tick_age_seconds{{round="{opened}"}}' in text else 0
 
 
 @pytest.mark.slow

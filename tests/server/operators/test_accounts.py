@@ -56,54 +56,38 @@ def test_revoking_ends_the_token_and_the_web_pages(http: Any) -> None:
 
 
 def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Party) -> None:
-    anna, bert = add(http, "anna", "operator"), add(http, "bert", "administrator")
+    headers = {"anna": add(http, "anna", "operator"), "bert": add(http, "bert", "administrator")}
+    expected = [("bootstrap", "operator.add", "anna"), ("bootstrap", "operator.add", "bert")]
 
-    def act(headers: dict[str, str], path: str, **content: Any) -> dict[str, Any]:
-        answer = http.post(f"/v1/operator/{path}", headers=headers, **content)
+    def act(who: str, path: str, *actions: str, of: str = "", **content: Any) -> dict[str, Any]:
+        """actions: that are written down of it; of: to what it is done, where that is not what the answer is of."""
+        answer = http.post(f"/v1/operator/{path}", headers=headers[who], **content)
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
+        expected.extend((who, action, of or found["id"]) for action in actions)
         return found
 
-    opened = act(anna, "rounds", json={"settings": {"marginals": {"epsilon": 1e8}}})["id"]
+    plan = {"settings": {"marginals": {"epsilon": 1e8}}}
+    opened = act("anna", "rounds", "round.create", "round.open", json=plan)["id"]
     device.send_counts(opened, {1: 256})
-    closed = act(anna, f"rounds/{opened}/close")
+    closed = act("anna", f"rounds/{opened}/close", "round.close")
     assert "closed by anna" in [move["note"] for move in closed["transitions"]]
-    planned = act(bert, "rounds", json={"open": False})["id"]
-    assert act(bert, f"rounds/{planned}/open")["state"] == "open"
-    assert act(anna, f"rounds/{planned}/abandon")["note"] == "abandoned by anna"
-    act(anna, "marginals/0/publish", params={"note": "back"})
-    act(anna, "models/base-1/publish")
-    with_rollout = act(anna, "models/new?published=false", content=dump_weights(initial(seed=1).weights))["version"]
-    act(anna, "rollout", json={"version": with_rollout})
-    act(anna, "rollout/roll-back")
-    act(anna, "rollout", json={"version": with_rollout})
-    act(anna, "rollout/promote", params={"force": True, "note": "in a hurry"})
-    act(anna, f"devices/{device.id}/revoke")
-    act(bert, "enrolment-tokens", json={"name": "trial"})
-    act(bert, "enrolment-tokens/trial/revoke")
-    act(bert, "operators/anna/revoke")
+    planned = act("bert", "rounds", "round.create", json={"open": False})["id"]
+    assert act("bert", f"rounds/{planned}/open", "round.open")["state"] == "open"
+    assert act("anna", f"rounds/{planned}/abandon", "round.abandon")["note"] == "abandoned by anna"
+    act("anna", "marginals/0/publish", "marginals.publish", of="0", params={"note": "back"})
+    act("anna", "models/base-1/publish", "model.publish", of="base-1")
+    weights = dump_weights(initial(seed=1).weights)
+    act("anna", "models/new?published=false", "model.push", of="new", content=weights)
+    for step, given in (("roll-back", {}), ("promote", {"force": True, "note": "in a hurry"})):
+        act("anna", "rollout", "rollout.begin", of="new", json={"version": "new"})
+        act("anna", f"rollout/{step}", f"rollout.{step}", of="new", params=given)
+    act("anna", f"devices/{device.id}/revoke", "device.revoke", of=device.id)
+    act("bert", "enrolment-tokens", "enrolment.add", of="trial", json={"name": "trial"})
+    act("bert", "enrolment-tokens/trial/revoke", "enrolment.revoke", of="trial")
+    act("bert", "operators/anna/revoke", "operator.revoke", of="anna")
     found = operator.get("actions?limit=50")["actions"]
-    assert [(entry["operator"], entry["action"], entry["subject"]) for entry in reversed(found)] == [
-        ("bootstrap", "operator.add", "anna"),
-        ("bootstrap", "operator.add", "bert"),
-        ("anna", "round.create", opened),
-        ("anna", "round.open", opened),
-        ("anna", "round.close", opened),
-        ("bert", "round.create", planned),
-        ("bert", "round.open", planned),
-        ("anna", "round.abandon", planned),
-        ("anna", "marginals.publish", "0"),
-        ("anna", "model.publish", "base-1"),
-        ("anna", "model.push", "new"),
-        ("anna", "rollout.begin", "new"),
-        ("anna", "rollout.roll-back", "new"),
-        ("anna", "rollout.begin", "new"),
-        ("anna", "rollout.promote", "new"),
-        ("anna", "device.revoke", device.id),
-        ("bert", "enrolment.add", "trial"),
-        ("bert", "enrolment.revoke", "trial"),
-        ("bert", "operator.revoke", "anna"),
-    ]
+    assert [(entry["operator"], entry["action"], entry["subject"]) for entry in reversed(found)] == expected
     assert operator.get("marginals")["history"][0]["note"] == "back (published by anna)"
     http.post("/dashboard/sign-in", data={"token": OPERATOR})
     page = http.get("/dashboard/audit").text
