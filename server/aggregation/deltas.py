@@ -36,27 +36,6 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians
 from server.plans.round import SMALLEST_MULTIPLIER, RoundSettings
 
-__all__ = [
-    "BLOCK",
-    "UPDATES",
-    "DeltaSum",
-    "Grid",
-    "Weights",
-    "add",
-    "add_steps",
-    "cost_shares",
-    "finish",
-    "fold",
-    "in_steps",
-    "in_units",
-    "init",
-    "merge",
-    "noise_grid",
-    "noised_sum",
-    "report_weights",
-    "weighted_sum",
-]
-
 Weights = Mapping[str, NDArray[np.float32]]
 Steps = Mapping[str, NDArray[np.int64]]
 Float = NDArray[np.float32]

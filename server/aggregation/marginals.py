@@ -17,14 +17,6 @@ from numpy.typing import NDArray
 
 from device_sdk.wire.messages import FIXED_POINT
 
-__all__ = [
-    "nearest_counts",
-    "nearest_distribution",
-    "smoothed",
-    "sum_counts",
-    "surviving_counts",
-]
-
 Counts = NDArray[np.int64]
 
 

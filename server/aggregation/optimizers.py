@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from server.plans.optimizer import OptimizerSettings
 
-__all__ = ["OptimizerState", "apply", "init", "learning_rate", "state_from_arrays", "state_to_arrays", "update_norm"]
-
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from server.aggregation.tree_reduction import Leaf
     from server.storage.blobs import BlobStore
 
-__all__ = ["Processes"]
-
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

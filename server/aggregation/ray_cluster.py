@@ -15,8 +15,6 @@ from server.aggregation.tree_reduction import Leaf, bounded_map, fold_leaf
 if TYPE_CHECKING:
     from server.aggregation.deltas import DeltaSum
 
-__all__ = ["RayCluster", "RayWorkers"]
-
 Item = TypeVar("Item")
 
 

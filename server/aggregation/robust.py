@@ -20,8 +20,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cosine_mean", "cosine_weights"]
-
 Weights = Mapping[str, NDArray[np.float32]]
 
 BLOCK_BYTES = 1 << 25

@@ -29,19 +29,6 @@ from server.aggregation.deltas import DeltaSum, Grid, Weights, in_steps
 from server.aggregation.weights_file import parse_tensors
 from server.storage.blobs import BlobStore
 
-__all__ = [
-    "LEAF",
-    "Accepted",
-    "LocalWorkers",
-    "Leaf",
-    "Workers",
-    "bounded_map",
-    "fold_leaf",
-    "leaves",
-    "merge_all",
-    "read_accepted",
-]
-
 LEAF = 4 * deltas.UPDATES
 """Reports of one leaf. Part of what a round's result is: another number rounds in another order."""
 

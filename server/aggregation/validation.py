@@ -15,16 +15,6 @@ from device_sdk.wire.delta_codec import LEVELS, SCALE, decode, group_sizes
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.aggregation.weights_file import parse_tensors
 
-__all__ = [
-    "delta_norm",
-    "norm_bound",
-    "read_delta",
-    "validate_counts",
-    "validate_delta",
-    "validate_shapes",
-    "validate_words",
-]
-
 LOCAL_LIMIT = 1 << 40
 """Largest magnitude of a locally noised count, in fixed-point units: far above any honest draw, far below overflow."""
 

@@ -13,8 +13,6 @@ from safetensors.numpy import save
 
 from device_sdk.errors import ProtocolError
 
-__all__ = ["dump_weights", "parse_tensors", "parse_weights", "read_metadata"]
-
 HEADER_LIMIT = 1 << 20
 DTYPES = {"F32": "<f4", "F16": "<f2", "I8": "i1"}
 _deserialize: Any = deserialize  # the library has no type for it

@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["OptimizerSettings", "ScheduleSettings"]
-
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 

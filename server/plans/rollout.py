@@ -6,8 +6,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RolloutSettings"]
-
 YEAR = 366 * 86_400.0
 
 

@@ -15,24 +15,6 @@ from device_sdk.wire.secure_aggregation import MAX_MEMBERS
 from server.plans.optimizer import OptimizerSettings
 from server.problems import Refusal
 
-__all__ = [
-    "NEXT",
-    "PRESETS",
-    "SMALLEST_MULTIPLIER",
-    "STREAMS",
-    "GroupPlan",
-    "RehearsalPlan",
-    "RoundSettings",
-    "RoundState",
-    "SamplingPlan",
-    "ServerStep",
-    "TeacherPlan",
-    "check",
-    "check_groups",
-    "group_minimum",
-    "word_bits",
-]
-
 SMALLEST_MULTIPLIER = 1e-5
 """Of the server's noise: below it a clipping bound is so many steps that the deltas of ten million devices might not
 add up in 63 bits."""

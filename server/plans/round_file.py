@@ -12,8 +12,6 @@ from pydantic import BaseModel, ValidationError
 from device_sdk.errors import ConfigurationError
 from server.plans.round import PRESETS, STREAMS, RoundSettings
 
-__all__ = ["merge_tables", "read_round"]
-
 Document = dict[str, Any]
 
 _EFFECTIVE: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any]], ...] = (

@@ -26,8 +26,6 @@ from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 from server.privacy.noise import GRID, key_stream, new_key, noised, plan_noise
 
-__all__ = ["BROKEN", "EVENTS", "SHIPPED", "Finding", "audit", "clopper_pearson"]
-
 Draws = NDArray[np.float64]
 Sampler = Callable[[bool, int, MarginalPlan], Draws]
 """(whether the canary is there, n, plan) -> n noised counts of one word."""

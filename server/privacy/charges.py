@@ -11,8 +11,6 @@ from server.plans.round import RoundSettings
 from server.privacy.new_words import noise_scale
 from server.privacy.noise import plan_noise
 
-__all__ = ["LEDGER_FIELDS", "PAPER", "Charge", "charge_for"]
-
 PAPER = "paper_laplace"
 """Mechanism of rounds in mode ``paper``: an epsilon of one count, none of an utterance or a user."""
 

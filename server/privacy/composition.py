@@ -38,8 +38,6 @@ from numpy.typing import NDArray
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.privacy.charges import Charge
 
-__all__ = ["Spent", "compose", "exchanged", "quick_bound", "unhurried"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Lines = tuple[tuple[Charge, int], ...]

@@ -13,8 +13,6 @@ from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, exchanged
 from server.privacy.noise import plan_noise, released_variance
 
-__all__ = ["StreamCost", "calibrated", "round_costs"]
-
 ROUNDING = 2e-3
 
 

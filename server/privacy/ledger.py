@@ -28,18 +28,6 @@ from server.privacy.composition import Spent, compose, exchanged, quick_bound
 from server.problems import Refusal
 from server.storage.schema import charged_rounds, devices, ledger, ledger_totals
 
-__all__ = [
-    "check_population",
-    "dearest",
-    "device_summary",
-    "differences",
-    "record",
-    "settle",
-    "spent",
-    "summary",
-    "within",
-]
-
 ADJACENCY = {
     "marginals": "user: all that one device reports added or removed, composed over its rounds",
     "words": "user: all words that one device names added or removed, composed over its rounds",

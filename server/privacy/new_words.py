@@ -29,8 +29,6 @@ from device_sdk.wire.messages import WordPlan
 from device_sdk.wire.words import is_word
 from server.privacy.noise import GRID
 
-__all__ = ["devices_of", "failure_chance", "noise_scale", "released_words", "threshold"]
-
 
 def noise_scale(plan: WordPlan) -> Fraction:
     """b, in devices: rounded up, since a larger scale costs less."""

@@ -20,8 +20,6 @@ from device_sdk.privacy.contributions import gaussian_variance, l1_sensitivity, 
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
 
-__all__ = ["GRID", "KEY_BYTES", "Noise", "key_stream", "new_key", "noised", "plan_noise", "released_variance"]
-
 GRID = 1 << 20
 """The sampler takes Laplace scales in fractions of a unit with this denominator."""
 

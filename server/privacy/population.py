@@ -17,8 +17,6 @@ from server.devices.enrolment import eligible_at
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.storage.schema import devices, population_charges
 
-__all__ = ["by_device", "charge_population", "charged_rounds", "first_enrolled", "spent_as_population"]
-
 _PARAMETERS = (*LEDGER_FIELDS, "sampling")
 
 

@@ -28,23 +28,6 @@ from pydantic import TypeAdapter
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon
 
-__all__ = [
-    "ORDERS",
-    "Plan",
-    "PublishedRow",
-    "Verdict",
-    "amplified",
-    "epsilon_at",
-    "extrapolated",
-    "judge",
-    "needed_scale",
-    "pld_epsilon",
-    "published_rows",
-    "rdp_epsilon",
-    "renyi_divergence",
-    "unamplified",
-]
-
 ORDERS = (1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0)
 """The orders that appear in the paper's tables, and those between them that its best orders leave room for."""
 

@@ -22,8 +22,6 @@ from server.registry.retention import check_present
 from server.storage.blobs import CHECKED_SECONDS, BlobStore
 from server.storage.schema import models, publications, rollouts
 
-__all__ = ["RECENT", "Differences", "Way", "find_way"]
-
 RECENT = 8
 """Versions published last, rollouts included, from which there is a way; and from what a lineage began with."""
 WORTH = 0.9

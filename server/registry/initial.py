@@ -18,8 +18,6 @@ from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.storage.schema import publications
 
-__all__ = ["InitialModel", "initial_from_bundle", "register_initial"]
-
 
 @dataclass(frozen=True, slots=True)
 class InitialModel:

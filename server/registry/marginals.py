@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -17,19 +16,6 @@ from device_sdk.wire.messages import Marginals
 from server.problems import Refusal
 from server.storage.schema import marginals
 
-__all__ = [
-    "MarginalEntry",
-    "add_marginals",
-    "find_marginals",
-    "list_marginals",
-    "message",
-    "next_version",
-    "read_counts",
-    "read_probabilities",
-    "validate_probabilities",
-    "view",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MarginalEntry:
@@ -41,34 +27,19 @@ class MarginalEntry:
     variance: float
 
 
-def add_marginals(
-    connection: Connection,
-    version: int,
-    entry: MarginalEntry,
-    *,
-    now: float,
-    parent: int | None = None,
-    round_id: str | None = None,
-    figures: Mapping[str, Any] | None = None,
-    note: str = "",
-) -> None:
-    """Register a version."""
+def add_marginals(connection: Connection, version: int, entry: MarginalEntry, *, now: float, **columns: Any) -> None:
+    """Register a version. columns: parent, round_id, figures, note."""
     probabilities = entry.probabilities.astype("<f8").tobytes()
-    connection.execute(
-        insert(marginals).values(
-            version=version,
-            parent=parent,
-            round_id=round_id,
-            sha256=sha256(probabilities).hexdigest(),
-            words_digest=entry.words_digest,
-            created_at=now,
-            probabilities=probabilities,
-            counts=entry.counts.astype("<i8").tobytes(),
-            variance=entry.variance,
-            figures=dict(figures or {}),
-            note=note,
-        )
-    )
+    own = {
+        "version": version,
+        "sha256": sha256(probabilities).hexdigest(),
+        "words_digest": entry.words_digest,
+        "created_at": now,
+        "probabilities": probabilities,
+        "counts": entry.counts.astype("<i8").tobytes(),
+        "variance": entry.variance,
+    }
+    connection.execute(insert(marginals).values(own | {"figures": {}, "note": ""} | columns))
 
 
 def next_version(connection: Connection) -> int:

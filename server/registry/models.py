@@ -18,23 +18,6 @@ from server.problems import Refusal
 from server.storage.blobs import BlobStore
 from server.storage.schema import models, publications
 
-__all__ = [
-    "CONSTANTS",
-    "StoredModel",
-    "add_model",
-    "blob_name",
-    "current_version",
-    "find_model",
-    "history",
-    "list_models",
-    "load",
-    "models_since_teacher",
-    "publish",
-    "store",
-    "trainable",
-    "view",
-]
-
 CONSTANTS = frozenset(PRESETS["tiny"].constant_shapes())
 """Entries of a weights file that no delta moves."""
 
@@ -69,20 +52,9 @@ def trainable(weights: Mapping[str, NDArray[np.float32]]) -> dict[str, tuple[int
     return {name: tuple(values.shape) for name, values in sorted(weights.items()) if name not in CONSTANTS}
 
 
-def add_model(
-    connection: Connection,
-    version: str,
-    stored: StoredModel,
-    *,
-    now: float,
-    parent: str | None = None,
-    round_id: str | None = None,
-    optimizer_sha256: str | None = None,
-    teacher: str | None = None,
-    figures: Mapping[str, Any] | None = None,
-    note: str = "",
-) -> None:
-    """Register a version. teacher: the version that devices learn from beside it, already registered.
+def add_model(connection: Connection, version: str, stored: StoredModel, *, now: float, **columns: Any) -> None:
+    """Register a version. columns: parent, round_id, optimizer_sha256, figures, note, and teacher, the version that
+    devices learn from beside it, already registered.
 
     Raises Refusal (409) if the version exists with other weights.
     """
@@ -90,20 +62,8 @@ def add_model(
         if row.sha256 == stored.sha256:
             return
         raise Refusal(409, "version_exists", f"model {version} exists with other weights; choose a new version")
-    connection.execute(
-        insert(models).values(
-            version=version,
-            parent=parent,
-            round_id=round_id,
-            sha256=stored.sha256,
-            size=stored.size,
-            created_at=now,
-            optimizer_sha256=optimizer_sha256,
-            teacher=teacher,
-            figures=dict(figures or {}),
-            note=note,
-        )
-    )
+    own = {"version": version, "sha256": stored.sha256, "size": stored.size, "created_at": now}
+    connection.execute(insert(models).values(own | {"figures": {}, "note": ""} | columns))
 
 
 def find_model(connection: Connection, version: str) -> Row[Any]:

@@ -12,16 +12,6 @@ from server.registry.models import blob_name, current_version, list_models
 from server.storage.blobs import BlobStore
 from server.storage.schema import removed_weights, rollouts, rounds
 
-__all__ = [
-    "check_marginals_present",
-    "check_present",
-    "is_due",
-    "known_removed",
-    "lacking",
-    "remove_old",
-    "superfluous",
-]
-
 LEAST = 2
 """Newest models that every server keeps."""
 
