@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from device_sdk.bundle import Bundle
-from device_sdk.wire.messages import CheckedIn, RoundOffer
-
-__all__ = ["Hostile", "Request", "bomb", "checked_in", "drip", "plain"]
+from device_sdk.wire.messages import CheckedIn, MarginalPlan, RoundOffer
 
 TOKEN = "a token to enrol with"
+OFFER = RoundOffer(round_id="r1", model_version="any", marginals=MarginalPlan(), closes_in_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,7 @@ class Hostile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _accept(self) -> None:
@@ -108,6 +105,36 @@ def checked_in(bundle: Bundle, offer: RoundOffer | None = None, **changes: Any) 
     return CheckedIn(**usual | changes).model_dump_json().encode()
 
 
+def newer(bundle: Bundle, path: str) -> dict[str, Answer]:
+    """What a check-in is answered by where something newer lies at ``path``."""
+    changed: dict[str, Any] = {"marginals_version": 7} if "marginals" in path else {"model_version": "newer"}
+
+    def answer(request: Request, line: socket.socket) -> None:
+        line.sendall(plain(checked_in(bundle, OFFER, **changed)))
+
+    return {"/v1/check-in": answer} if path.startswith(("/v1/marginals", "/v1/models")) else {}
+
+
+class Call(threading.Thread):
+    """Something that is done beside the test. error: what it raised."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call, self.error = call, cast(BaseException | None, None)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self.error = error
+
+    def over(self, seconds: float) -> bool:
+        """Whether it is over by then."""
+        self.join(seconds)
+        return not self.is_alive()
+
+
 def plain(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
     """A whole answer."""
     lines = {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -131,38 +158,24 @@ def bomb(megabytes: int, status: str = "200 OK", declared: int | None = None) ->
 def drip(content: bytes, seconds: float = 0.2, head: bytes = b"") -> Answer:
     """``head`` at once, and then a byte every so many seconds, for minutes."""
 
-    def bytes_of() -> Iterator[bytes]:
-        while True:
-            yield from (bytes([each]) for each in content)
-
     def answer(request: Request, line: socket.socket) -> None:
         line.sendall(head)
-        for number, byte in enumerate(bytes_of()):
-            if number * seconds > 90:
-                return
-            line.sendall(byte)
+        for _, byte in zip(range(int(90 / seconds)), itertools.cycle(content), strict=False):
+            line.sendall(bytes([byte]))
             time.sleep(seconds)
 
     return answer
 
 
 def _read(line: socket.socket) -> Request | None:
-    held = b""
-    while b"\r\n\r\n" not in held:
-        chunk = line.recv(1 << 16)
-        if not chunk:
+    with line.makefile("rb") as stream:
+        first = stream.readline().decode("latin-1")
+        if not first:
             return None
-        held += chunk
-    head, _, body = held.partition(b"\r\n\r\n")
-    first, *rest = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
-    while len(body) < int(headers.get("content-length", 0)):
-        chunk = line.recv(1 << 16)
-        if not chunk:
-            return None
-        body += chunk
-    method, path, _ = first.split(" ")
-    return Request(method, path, headers, body)
+        lines = iter(lambda: stream.readline().decode("latin-1").strip(), "")
+        headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in lines)}
+        method, path, _ = first.split(" ")
+        return Request(method, path, headers, stream.read(int(headers.get("content-length", 0))))
 
 
 def _header(body: bytes) -> str:

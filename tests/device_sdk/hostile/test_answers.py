@@ -6,25 +6,33 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from device_sdk.bundle import Bundle
+from device_sdk.checkin import identity
 from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
 from device_sdk.settings import DeviceSettings
-from device_sdk.wire.messages import MarginalPlan, RoundOffer
-from tests.device_sdk.hostile.server import TOKEN, Answer, Hostile, Request, bomb, checked_in, drip, plain
+from device_sdk.state import outbox
+from tests.device_sdk.devices import KEY
+from tests.device_sdk.hostile.server import (
+    OFFER,
+    TOKEN,
+    Answer,
+    Call,
+    Hostile,
+    Request,
+    bomb,
+    checked_in,
+    drip,
+    newer,
+    plain,
+)
 from tests.signals import hiss
-
-KEY = bytes(range(32))
-OFFER = RoundOffer(round_id="r1", model_version="any", marginals=MarginalPlan(), closes_in_seconds=60.0)
 
 CHECK_IN = """
 import resource, sys
@@ -49,15 +57,6 @@ with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2])) as dev
 """
 
 
-def newer(bundle: Bundle, what: str) -> Answer:
-    changed: dict[str, Any] = {"marginals_version": 7} if what == "marginals" else {"model_version": "newer"}
-
-    def answer(request: Request, line: socket.socket) -> None:
-        line.sendall(plain(checked_in(bundle, **changed)))
-
-    return answer
-
-
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -73,10 +72,7 @@ def test_an_answer_that_unpacks_to_a_hundred_megabytes_takes_none_of_them(
     path: str, status: str, tmp_path: Path, tiny_bundle: Bundle
 ) -> None:
     with Hostile(tiny_bundle, OFFER) as server:
-        what = path.split("/")[2]
-        if what in ("marginals", "models"):
-            server.answers["/v1/check-in"] = newer(tiny_bundle, what.removesuffix("s") if what == "models" else what)
-        server.answers[path] = bomb(100, status)
+        server.answers = {**newer(tiny_bundle, path), path: bomb(100, status)}
         command = [sys.executable, "-c", CHECK_IN, str(tmp_path / "state"), str(tiny_bundle.path), server.url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -105,22 +101,6 @@ def test_an_answer_longer_than_it_says_or_than_is_useful_is_left(
     assert sent[0] < 8 << 20
 
 
-def after(seconds: float, call: Callable[[], object]) -> tuple[bool, list[BaseException]]:
-    """(whether the call is over by then, what it raised)."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive(), raised
-
-
 def _swallow(request: Request, line: socket.socket) -> None:
     time.sleep(90)
 
@@ -146,16 +126,14 @@ def test_a_byte_now_and_then_ends_with_the_time_of_the_exchange(
     with Device.open(tmp_path, KEY, tiny_bundle) as device, Hostile(tiny_bundle, OFFER) as server:
         device.agree("marginals")
         if path == "/v1/rounds/r1/marginals":
-            heard(device)
-        if path == "/v1/marginals/7":
-            server.answers["/v1/check-in"] = newer(tiny_bundle, "marginals")
-        server.answers[path] = answer
+            device.recognize(hiss(1), 16_000)
+        server.answers = {**newer(tiny_bundle, path), path: answer}
         client = Client(server.url, timeout=0.7, attempts=2, pause=lambda seconds: None)
         client.slowest = 1 << 20
-        over, raised = after(9.0, lambda: device.check_in(client, TOKEN))
-        assert over, "the check-in goes on for as long as the server likes"
+        call = Call(lambda: device.check_in(client, TOKEN))
+        assert call.over(9.0), "the check-in goes on for as long as the server likes"
         assert path in server.paths()
-        assert len(raised) == 1 and isinstance(raised[0], CheckInError), raised
+        assert isinstance(call.error, CheckInError), call.error
 
 
 def _busy(request: Request, line: socket.socket) -> None:
@@ -169,32 +147,23 @@ def test_a_check_in_as_a_whole_has_its_time(answer: Answer, tmp_path: Path, tiny
     settings = DeviceSettings(check_in_seconds=1.5)
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device, Hostile(tiny_bundle) as server:
         server.answers["/v1/check-in"] = answer
-        over, raised = after(6.0, lambda: device.check_in(server.url, TOKEN))
-        assert over
-        assert isinstance(raised[0], CheckInError) and "not done after 1.5 s" in str(raised[0]), raised
+        call = Call(lambda: device.check_in(server.url, TOKEN))
+        assert call.over(6.0)
+        assert isinstance(call.error, CheckInError) and "not done after 1.5 s" in str(call.error), call.error
         assert device.due_in_seconds(server.url) > 0, "it counts as a failure, after which one waits longer"
 
 
 def test_a_server_that_never_reads_ends_with_the_time_of_the_exchange(tmp_path: Path, tiny_bundle: Bundle) -> None:
     """What is sent waits on the line too: here a report longer than all buffers on it."""
-    from device_sdk.checkin import identity
-    from device_sdk.state import outbox
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    try:
+    with socket.create_server(("127.0.0.1", 0)) as listener, Device.open(tmp_path, KEY, tiny_bundle) as device:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with Device.open(tmp_path, KEY, tiny_bundle) as device:
-            who = identity.keep_id(device._store, identity.create(device._store, url), "device-1")
-            report = outbox.Outgoing("a" * 32, who.server, "deltas", "r1", bytes(32 << 20))
-            outbox.keep(device._store, report)
-            client = Client(url, timeout=0.7, attempts=1)
-            client.slowest = 1 << 30  # bytes a second, which an upload's time is reckoned with
-            over, raised = after(9.0, lambda: device.check_in(client))
-            assert over
-            assert isinstance(raised[0], CheckInError)
-            assert len(outbox.waiting(device._store, url)) == 1
-    finally:
-        listener.close()
+        who = identity.keep_id(device._store, identity.create(device._store, url), "device-1")
+        outbox.keep(device._store, outbox.Outgoing("a" * 32, who.server, "deltas", "r1", bytes(32 << 20)))
+        client = Client(url, timeout=0.7, attempts=1)
+        client.slowest = 1 << 30  # bytes a second, which an upload's time is reckoned with
+        call = Call(lambda: device.check_in(client))
+        assert call.over(9.0) and isinstance(call.error, CheckInError)
+        assert len(outbox.waiting(device._store, url)) == 1
 
 
 @pytest.mark.parametrize(
@@ -206,9 +175,7 @@ def test_nothing_leads_a_device_to_another_place(place: str, path: str, tmp_path
         line.sendall(plain(b"", "307 Temporary Redirect", Location=place))
 
     with Device.open(tmp_path, KEY, tiny_bundle) as device, Hostile(tiny_bundle) as server:
-        server.answers = {path: elsewhere}
-        if path == "/v1/models/newer":
-            server.answers["/v1/check-in"] = newer(tiny_bundle, "model")
+        server.answers = {**newer(tiny_bundle, path), path: elsewhere}
         with pytest.raises(CheckInError, match="status 307"):
             device.check_in(server.url, TOKEN)
         assert "/v1/other" not in server.paths()
@@ -218,14 +185,12 @@ def test_a_server_cannot_send_a_device_away_for_ever(tmp_path: Path, tiny_bundle
     def much_later(request: Request, line: socket.socket) -> None:
         line.sendall(plain(checked_in(tiny_bundle, retry_after_seconds=1e300)))
 
-    late: dict[str, Answer] = {"/v1/check-in": much_later}
-    with Hostile(tiny_bundle, answers=late) as server, Device.open(tmp_path, KEY, tiny_bundle) as device:
+    with (
+        Hostile(tiny_bundle, answers={"/v1/check-in": much_later}) as server,
+        Device.open(tmp_path, KEY, tiny_bundle) as device,
+    ):
         device.check_in(server.url, TOKEN)
         assert device.due_in_seconds(server.url) <= 7 * 24 * 3600
-
-
-def heard(device: Device, seed: int = 1) -> None:
-    device.recognize(hiss(seed), 16_000)
 
 
 def test_the_line_of_a_whole_answer_is_used_again(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
+from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
+from tests.device_sdk.checkin import site
 from tests.device_sdk.hostile.server import TOKEN, Hostile
-from tests.signals import hiss
 
-KEY = bytes(range(32))
 SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
 FAIR: dict[str, Any] = {"clip_norm": 1.0, "noise_stddev": 1.0}
 
@@ -24,15 +24,8 @@ def offer(bundle: Bundle, round_id: str = "r1", **plans: Any) -> RoundOffer:
     return RoundOffer(round_id=round_id, model_version=bundle.version, closes_in_seconds=60.0, **plans)
 
 
-def opened(folder: Path, bundle: Bundle) -> Device:
-    device = Device.open(folder, KEY, bundle, SETTINGS)
-    device.agree("marginals", "deltas", "words")
-    return device
-
-
-def taught(device: Device, seed: int = 1) -> None:
-    device.feedback(device.recognize(hiss(seed), 16_000), Corrected("turn on the light by grobnitz"))
-    device.learn()
+opened = partial(site.opened, settings=SETTINGS, streams=("marginals", "deltas", "words"))
+taught = partial(site.taught, signal=Corrected("turn on the light by grobnitz"))
 
 
 def asked(device: Device, server: Hostile, round_: RoundOffer) -> tuple[CheckInReport, list[str]]:
@@ -58,9 +51,8 @@ def test_a_device_without_settings_of_its_own_gives_nothing_away(tmp_path: Path,
         assert device.learned().waiting == 0
         assert [why.split(":")[0] for why in report.left_out] == ["marginals", "words", "deltas"]
         assert all("found" in why and "allows" in why for why in report.left_out), report.left_out
-        report, sent = asked(
-            device, server, offer(tiny_bundle, "r2", marginals=MarginalPlan(), deltas=DeltaPlan(**FAIR))
-        )
+        fair = offer(tiny_bundle, "r2", marginals=MarginalPlan(), deltas=DeltaPlan(**FAIR))
+        report, sent = asked(device, server, fair)
         assert (sorted(sent), report.left_out) == (["deltas", "marginals"], ()), "what was refused took nothing away"
 
 
@@ -73,12 +65,7 @@ def test_a_device_without_settings_of_its_own_gives_nothing_away(tmp_path: Path,
         (MarginalPlan(epsilon=1e4), "epsilon"),
         (MarginalPlan(epsilon=1e4, trust="local"), "epsilon"),
         (MarginalPlan(mechanism="discrete_gaussian", delta=0.9), "epsilon"),
-        (
-            MarginalPlan(
-                trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2, epsilon=1.0, max_words=1000
-            ),
-            "max_words",
-        ),
+        (MarginalPlan(trust="distributed", mechanism="discrete_gaussian", max_words=1000), "max_words"),
         (DeltaPlan(clip_norm=1e9, noise_stddev=1e9), "clip_norm"),
         (DeltaPlan(clip_norm=1.0), "noise_stddev"),
         (DeltaPlan(clip_norm=1.0, noise_stddev=1e-3), "noise_stddev"),
@@ -145,27 +132,17 @@ def test_rounds_add_up_over_a_life_whoever_asks(stream: str, tmp_path: Path, tin
 
 
 @pytest.mark.parametrize("url", ["http://server.example", "http://192.0.2.7:8470", "http://localhost.example/"])
-def test_only_this_machine_is_spoken_to_in_the_clear(url: str, tmp_path: Path, tiny_bundle: Bundle) -> None:
+def test_only_this_machine_is_spoken_to_in_the_clear(url: str) -> None:
     with pytest.raises(CheckInError, match="expected https"):
         Client(url)
-    with Device.open(tmp_path, KEY, tiny_bundle) as device, pytest.raises(CheckInError, match="expected https"):
-        device.check_in(url, TOKEN)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "https://server.example"]
-)
-def test_this_machine_needs_no_certificate(url: str) -> None:
-    Client(url).close()
+    for good in ("http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "https://server.example"):
+        Client(good).close()
 
 
 def test_an_app_allows_more_where_it_says_so(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    from device_sdk import OfferBounds
-
     bounds = OfferBounds(clip_norm=1e9, least_noise=0.0, deltas_epsilon=math.inf)
     settings = DeviceSettings(learning=SETTINGS.learning, bounds=bounds)
-    with Device.open(tmp_path, KEY, tiny_bundle, settings) as device, Hostile(tiny_bundle) as server:
-        device.agree("deltas")
+    with opened(tmp_path, tiny_bundle, settings=settings) as device, Hostile(tiny_bundle) as server:
         taught(device)
         report, sent = asked(device, server, offer(tiny_bundle, deltas=DeltaPlan(clip_norm=1e8)))
         assert (sent, report.left_out) == (["deltas"], ())
