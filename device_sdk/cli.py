@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,8 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (IdiolectError, OSError) as error:  # OSError: a file that was named cannot be read or written
         if os.environ.get("IDIOLECT_DEBUG"):
             raise
-        name = type(error).__name__
-        print(f"idiolect: {name}: {error}", file=sys.stderr)
+        print(f"idiolect: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
 
 
@@ -130,9 +129,7 @@ def _loaded(name: str) -> Any:
     commands = available(COMMANDS)
     if name not in commands:
         if name in SERVER_COMMANDS:
-            raise MissingExtraError(
-                f"command {name!r} belongs to the server; install it with: pip install idiolect-server"
-            )
+            raise MissingExtraError(f"command {name!r} is the server's; install it with: pip install idiolect-server")
         close = difflib.get_close_matches(name, commands, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"command: found {name!r}, expected one of {', '.join(commands)}{hint}")
@@ -148,7 +145,7 @@ def _loaded(name: str) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"idiolect {_installed_version('idiolect')}")
+        print(f"idiolect {version('idiolect')}")
         raise typer.Exit
 
 
@@ -169,20 +166,13 @@ def summary(point: EntryPoint) -> str:
             return ""
         path = list(specification.submodule_search_locations or [])
     try:
-        tree = ast.parse(Path(str(specification.origin)).read_text("utf-8")) if specification else None
+        tree = ast.parse(Path(str(specification and specification.origin)).read_text("utf-8"))
     except (OSError, SyntaxError):
         return ""
-    docstring = ast.get_docstring(tree) if tree else None
-    first = docstring.partition("\n\n")[0].replace("\n", " ") if docstring else ""
+    docstring = ast.get_docstring(tree) or ""
+    first = docstring.partition("\n\n")[0].replace("\n", " ")
     first = first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").replace("``", "").rstrip(".")
     return first[:1].upper() + first[1:]
-
-
-def _installed_version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 if __name__ == "__main__":

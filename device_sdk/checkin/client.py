@@ -30,6 +30,7 @@ _MESSAGE_BYTES = 1 << 16
 """Of an answer that is a message, where nothing else is said."""
 _TASK_BYTES = 8 << 20
 """Of a task of secure aggregation, which holds something of every device of a group."""
+_KEPT = "everything is kept for the next check-in"
 _PATIENCE = 60.0
 """Seconds: a server that asks for a longer pause is left alone until the next check-in."""
 PART = 1 << 18
@@ -94,10 +95,9 @@ class Client:
         """Sends a report's exact bytes. A receipt for another report is an error: the report stays in the outbox."""
         path = f"/v1/rounds/{outgoing.round_id}/{outgoing.kind}"
         receipt = self._message(Receipt, path, outgoing.body, identity, outgoing.round_id)
-        if receipt.report_id != outgoing.report_id:
-            raise CheckInError(
-                f"{self.url}{path}: receipt: found report {receipt.report_id!r}, expected {outgoing.report_id!r}"
-            )
+        found, expected = receipt.report_id, outgoing.report_id
+        if found != expected:
+            raise CheckInError(f"{self.url}{path}: receipt: found report {found!r}, expected {expected!r}")
         return receipt
 
     def marginals(self, version: int, words: int = 1 << 20) -> Marginals:
@@ -228,24 +228,16 @@ class Client:
             trouble = str(refusal("answer", answer.status, content))
             asked = _asked(answer.headers.get("retry-after", ""))
             if asked > _PATIENCE:
-                raise CheckInError(
-                    f"{self.url}{path}: the server asks for a pause of {asked:.0f} s ({trouble}); "
-                    "everything is kept for the next check-in"
-                )
-        raise CheckInError(
-            f"{self.url}{path}: no usable answer after {attempt + 1} tries ({trouble}); "
-            "everything is kept for the next check-in"
-        )
+                raise CheckInError(f"{url}: the server asks for a pause of {asked:.0f} s ({trouble}); {_KEPT}")
+        raise CheckInError(f"{url}: no usable answer after {attempt + 1} tries ({trouble}); {_KEPT}")
 
     def _read(self, expected: type[_Answer], path: str, content: bytes) -> _Answer:
         try:
             return expected.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "(message)"
-            raise CheckInError(
-                f"{self.url}{path}: {expected.__name__}.{field}: {first['msg']}; expected protocol version 1"
-            ) from error
+            field = ".".join([expected.__name__, *(map(str, first["loc"] or ("(message)",)))])
+            raise CheckInError(f"{self.url}{path}: {field}: {first['msg']}; expected protocol version 1") from error
 
 
 def _is_this_machine(host: str) -> bool:

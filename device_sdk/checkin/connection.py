@@ -50,14 +50,11 @@ class Refused(CheckInError):
     clock, seconds since the epoch, where it says so."""
 
     def __init__(self, message: str, status: int, code: str, server_time: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.server_time = server_time
+        super().__init__(message, status, code, server_time)  # what copies are made of, also in other processes
+        self.status, self.code, self.server_time = status, code, server_time
 
-    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, str, float | None]]:
-        # Exceptions are copied, and brought home from worker processes, from their arguments.
-        return type(self), (str(self), self.status, self.code, self.server_time)
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def refusal(where: str, status: int, content: bytes, date: str = "") -> Refused:
@@ -99,13 +96,8 @@ class Connection:
         """
         permit = current()
         answer = Answer(str(url), seconds, permit)
-        request = self._http.build_request(
-            method,
-            url,
-            headers={"Accept-Encoding": "identity", **headers},
-            content=body,
-            extensions={"trace": self._trace},
-        )
+        headers, trace = {"Accept-Encoding": "identity", **headers}, {"trace": self._trace}
+        request = self._http.build_request(method, url, headers=headers, content=body, extensions=trace)
         threading.Thread(target=answer.run, args=(self._http, request), name="idiolect connection", daemon=True).start()
         try:
             with nullcontext() if permit is None else permit.waking(answer.wake):

@@ -81,13 +81,9 @@ def signed_headers(identity: Identity, method: str, path: str, round_id: str | N
     digest = sha256(body).hexdigest()
     message = signing.signed_digest(method, path, round_id, digest, nonce, timestamp)
     signature = identity.signing_key().sign(message)
-    return {
-        signing.DEVICE: identity.device_id or "",
-        signing.BODY_DIGEST: digest,
-        signing.NONCE: nonce,
-        signing.TIMESTAMP: str(timestamp),
-        signing.SIGNATURE: base64.b64encode(signature).decode(),
-    }
+    names = (signing.DEVICE, signing.BODY_DIGEST, signing.NONCE, signing.TIMESTAMP, signing.SIGNATURE)
+    values = (identity.device_id or "", digest, nonce, str(timestamp), base64.b64encode(signature).decode())
+    return dict(zip(names, values, strict=True))
 
 
 def _keep(store: Store, identity: Identity) -> Identity:

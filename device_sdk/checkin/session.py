@@ -131,16 +131,14 @@ def _exchange(session: Session, who: Identity) -> CheckInReport:
     client, model_state, recent, settings = session.client, session.model_state, session.recent, session.settings
     take_back = partial(reports.take_back, model_state)
     sent = reports.flush(client, model_state.store, who, take_back)
-    answer = client.check_in(
-        who,
-        CheckIn(
-            device_id=who.device_id or "",
-            bundle_format=model_state.packaged.manifest.format_version,
-            model_version=model_state.base.version,
-            marginals_version=model_state.marginals_version,
-            words_digest=model_state.base.words.digest,
-        ),
+    has = CheckIn(
+        device_id=who.device_id or "",
+        bundle_format=model_state.packaged.manifest.format_version,
+        model_version=model_state.base.version,
+        marginals_version=model_state.marginals_version,
+        words_digest=model_state.base.words.digest,
     )
+    answer = client.check_in(who, has)
     left_out = _enqueue(session, who, answer)
     sent += reports.flush(client, model_state.store, who, take_back)
     aggregated = aggregation.take_part(client, who, model_state, recent, answer.round, settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.commands.output import print_table
@@ -23,29 +23,21 @@ def result_as_json(result: Result) -> dict[str, Any]:
         "offset": round(result.offset, 4),
         "seconds": round(result.seconds, 4),
         "text": result.text,
-        "nbest": [
-            {
-                "text": hypothesis.text,
-                "score": hypothesis.score,
-                "confidence": round(hypothesis.confidence, 4),
-                "scores": asdict(hypothesis.scores),
-                "tokens": list(hypothesis.tokens),
-                "words": [
-                    {name: value if name == "text" else round(value, 4) for name, value in asdict(word).items()}
-                    for word in hypothesis.words
-                ],
-            }
-            for hypothesis in result.nbest
-        ],
+        "nbest": [_rounded(asdict(hypothesis)) for hypothesis in result.nbest],
     }
+
+
+def _rounded(fields: dict[str, Any]) -> dict[str, Any]:
+    """The times and confidences of a hypothesis to four places."""
+    for each in (fields, *fields["words"]):
+        each |= {name: round(each[name], 4) for name in ("start", "end", "confidence") if name in each}
+    return fields
 
 
 def subtitles(result: Result, format_text: bool) -> tuple[Cue, ...]:
     """The best hypothesis as subtitles, in the time of the whole stream."""
-    words = [
-        Word(word.text, word.start + result.offset, word.end + result.offset, word.confidence)
-        for word in result.nbest[0].words
-    ]
+    offset = result.offset
+    words = [replace(each, start=each.start + offset, end=each.end + offset) for each in result.nbest[0].words]
     if format_text:
         pieces = spans([word.text for word in words])
         words = [Word(piece.text, words[piece.start].start, words[piece.stop - 1].end) for piece in pieces]

@@ -56,10 +56,8 @@ def open_device(
 
     exists = (state / "state.sqlite").is_file()
     if not exists and not new:
-        raise StateError(
-            f"--state: {state} holds no device's state; idiolect transcribe FILE --state {state} makes one, and so "
-            f"does idiolect device agree --state {state}"
-        )
+        makes = f"idiolect transcribe FILE --state {state} makes one, and so does idiolect device agree --state {state}"
+        raise StateError(f"--state: {state} holds no device's state; {makes}")
     settings = DeviceSettings(keep_corrected=True, keep_heard=True, plain_http=plain_http)
     if options is not None:
         settings = replace(settings, decoding=options.decoding(), precision=options.precision)  # type: ignore[arg-type]
@@ -78,10 +76,8 @@ def state_key(key_file: Path | None, *, exists: bool) -> bytes:
     if path.exists():
         return _read_key(path.read_text("utf-8", errors="replace"), str(path))
     if exists:
-        raise StateError(
-            f"{path}: no such key file, expected the key that this state was made with; give it by --key-file or "
-            f"{KEY_VARIABLE}"
-        )
+        expected = f"expected the key that this state was made with; give it by --key-file or {KEY_VARIABLE}"
+        raise StateError(f"{path}: no such key file, {expected}")
     key = secrets.token_bytes(32)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -96,7 +92,5 @@ def _read_key(digits: str, source: str) -> bytes:
     try:
         return bytes.fromhex(digits)
     except ValueError:
-        raise StateError(
-            f"{source}: found a key that is not in hexadecimal digits, expected 32 of them or more; make one with: "
-            "openssl rand -hex 32"
-        ) from None
+        expected = "expected 32 of them or more; make one with: openssl rand -hex 32"
+        raise StateError(f"{source}: found a key that is not in hexadecimal digits, {expected}") from None

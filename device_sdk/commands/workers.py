@@ -75,9 +75,8 @@ def open_recognizer(options: Options) -> Recognizer | Device:
 
 def session(recognizer: Recognizer | Device, options: Options, rate: int) -> RecognitionSession:
     """A session for audio of this rate."""
-    return recognizer.session(
-        rate, mix_down=options.mono, hotwords=_built(options.hotwords) if options.hotwords else None
-    )
+    hotwords = _built(options.hotwords) if options.hotwords else None
+    return recognizer.session(rate, mix_down=options.mono, hotwords=hotwords)
 
 
 @lru_cache(maxsize=1)
@@ -98,9 +97,7 @@ def read_hotwords(path: Path | None) -> tuple[Hotword, ...]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"--hotwords: {path}: found bytes that are no UTF-8 ({error}), expected text"
-        ) from error
+        raise ConfigurationError(f"--hotwords: {path}: found what is no UTF-8 ({error}), expected text") from error
     found: list[Hotword] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
@@ -185,18 +182,16 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_recognizer: Recognizer | Device | None = None
-_options: Options | None = None
+_held: list[tuple[Recognizer | Device, Options]] = []
+"""What this process decodes with."""
 
 
 def _open(options: Options) -> None:
-    global _recognizer, _options
-    _recognizer, _options = open_recognizer(options), options
+    _held.append((open_recognizer(options), options))
 
 
 def _decode(path: Path) -> Heard | AudioError:
-    assert _recognizer is not None and _options is not None
     try:
-        return read_and_decode(_recognizer, _options, path)
+        return read_and_decode(*_held[0], path)
     except AudioError as error:
         return error

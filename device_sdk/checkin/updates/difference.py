@@ -106,18 +106,13 @@ def _reader(packed: bytes) -> Callable[[int], bytes]:
 
     def read(size: int) -> bytes:
         nonlocal left
-        found = b""
         try:
-            while len(found) < size and (left or not found):
-                part = unpacker.decompress(left, size - len(found))
-                left = unpacker.unconsumed_tail
-                if not part and not left:
-                    break
-                found += part
-            if not size and (unpacker.decompress(left, 1) or not unpacker.eof or unpacker.unused_data):
-                raise ProtocolError("difference: found more than the file's values, or no end")
+            found = unpacker.decompress(left, size or 1)  # 0 would be without a limit
         except zlib.error as error:
             raise ProtocolError(f"difference: damaged ({error})") from None
+        left = unpacker.unconsumed_tail
+        if not size and (found or not unpacker.eof or unpacker.unused_data):
+            raise ProtocolError("difference: found more than the file's values, or no end")
         if len(found) != size:
             raise ProtocolError(f"difference: found {len(found)} bytes of {size}; it is cut off")
         return found
