@@ -87,9 +87,7 @@ def test_posteriors_are_shares_in_the_order_of_the_scores(scores: list[float], s
     st.floats(-1e6, 10),
     st.integers(0, 50),
 )
-def test_a_confidence_is_a_probability_and_rises_with_the_posterior(
-    curve: Curve, shares: list[float], covered: float, words: int
-) -> None:
+def test_a_confidence_is_a_probability_and_rises_with_the_posterior(curve, shares, covered, words):
     found = confidence(curve, np.array(sorted(shares)), covered, words)
     assert ((found >= 0) & (found <= 1)).all()
     assert (np.diff(found) >= 0).all()

@@ -94,9 +94,7 @@ lists = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=5)
 
 
 @given(lists, lists, st.floats(0.1, 10))
-def test_a_union_s_unigram_is_the_mean_of_the_parts_each_by_its_pseudo_count(
-    first: Any, second: Any, sigma: float
-) -> None:
+def test_a_union_s_unigram_is_the_mean_of_the_parts_each_by_its_pseudo_count(first, second, sigma):
     u, counts = np.full(5, 0.2), [marginals.weighted_counts(each, sigma, 5) for each in (first, second)]
     masses = [marginals.pseudo_count(each) for each in counts]
     if sum(masses) > 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.compilation import FOLDER, KERNELS, SEARCH, STAMP, SWITCH, Compiled, compiled_folder, digest
+from device_sdk.compilation import FOLDER, KERNELS, SEARCH, STAMP, SWITCH, compiled_folder, digest
 from device_sdk.runtimes import native_kernels
 from tests.architecture.sources import ROOT, imported_modules, top_level
 
@@ -142,9 +142,7 @@ def small_tree(root: Path, mypycify: str) -> Path:
     ],
     ids=["mypyc", "mypyc's own imports", "kernels", "compiler"],
 )
-def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(
-    tmp_path: Path, mypycify: str, native: str | None, environment: dict[str, str], why: str
-) -> None:
+def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(tmp_path, mypycify, native, environment, why):
     """And leaves nothing that half works."""
     root = small_tree(tmp_path, mypycify)
     if native is not None:
@@ -172,9 +170,7 @@ def test_a_build_brings_what_types_the_search() -> None:
 
 
 @pytest.mark.parametrize("what", [SEARCH, KERNELS], ids=lambda what: str(what.package))
-def test_native_modules_are_those_of_exactly_these_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Compiled
-) -> None:
+def test_native_modules_are_those_of_exactly_these_sources(tmp_path, monkeypatch, what):
     monkeypatch.setenv(SWITCH, "1")
     for name in what.sources:
         shutil.copy2(ROOT.joinpath(*what.package.split(".")) / name, tmp_path)

@@ -52,9 +52,7 @@ def test_utterances_add_up_to_one_mean(utterances: list[np.ndarray]) -> None:
 
 
 @given(frames, st.floats(0.1, 1000), st.floats(0.1, 1000))
-def test_the_offset_lies_between_nothing_and_the_whole_difference(
-    features: np.ndarray, seconds: float, prior: float
-) -> None:
+def test_the_offset_lies_between_nothing_and_the_whole_difference(features, seconds, prior):
     settings = ChannelSettings(prior, 1000.0)
     channel = heard(Channel(), features, seconds, settings)
     found = offset(channel, np.zeros(3, np.float32), settings)

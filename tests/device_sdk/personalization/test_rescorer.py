@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,9 +74,7 @@ def test_a_favourite_word_moves_up(rescorer: Rescorer, tiny_bundle: Bundle) -> N
         assert rescorer.rescore([one, two], marginal)[0].text == f"play some {favourite}"
 
 
-def test_without_models_the_first_pass_and_the_words_remain(
-    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle
-) -> None:
+def test_without_models_the_first_pass_and_the_words_remain(monkeypatch, tiny_bundle):
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: False)
     found = Rescorer(tiny_bundle, CombinationWeights()).rescore(NBEST)
     assert [entry.text for entry in found] == [NBEST[1].text, NBEST[3].text, NBEST[0].text, NBEST[2].text]
@@ -102,9 +99,7 @@ print(*{str(each.message).partition(":")[0] for each in said})
 @pytest.mark.parametrize(
     ("which", "told"), [("packaged", ["0.0", ""]), ("tiny", ["0.5", "kenlm is not installed"])], ids=["none", "half"]
 )
-def test_a_process_without_kenlm_hears_of_it_only_where_the_ngram_has_a_share(
-    tiny_bundle: Bundle, tmp_path: Path, which: str, told: list[str]
-) -> None:
+def test_a_process_without_kenlm_hears_of_it_only_where_the_ngram_has_a_share(tiny_bundle, tmp_path, which, told):
     bundle = packaged() if which == "packaged" else tiny_bundle
     command = [sys.executable, "-c", HEARS, str(bundle.path), str(tmp_path / "state")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

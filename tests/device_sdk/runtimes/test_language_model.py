@@ -34,9 +34,7 @@ def sentences(tiny_bundle: Bundle) -> list[list[int]]:
     return [rng.integers(0, len(tiny_bundle.words), length).tolist() for length in (0, 1, 3, 7, 8, 9, 12, 30)]
 
 
-def test_no_run_holds_more_words_than_memory_is_meant_for(
-    model: NeuralLanguageModel, sentences: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_run_holds_more_words_than_memory_is_meant_for(model, sentences, monkeypatch):
     shapes: list[tuple[int, ...]] = []
 
     def watched(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
@@ -52,9 +50,7 @@ def test_no_run_holds_more_words_than_memory_is_meant_for(
         np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
 
 
-def test_long_sentences_are_scored_with_half_a_window_of_context(
-    model: NeuralLanguageModel, tiny_bundle: Bundle, sentences: list[list[int]]
-) -> None:
+def test_long_sentences_are_scored_with_half_a_window_of_context(model, tiny_bundle, sentences):
     """The reference runs the graph once per word, on exactly the words that its window shows."""
     session = onnxruntime.InferenceSession(tiny_bundle.file("language_model.onnx"))
     boundary = tiny_bundle.words.boundary

@@ -68,9 +68,7 @@ def test_what_a_graph_cannot_run_is_a_named_error(tiny_bundle: Bundle, token: in
 
 
 @pytest.mark.parametrize("seed", [None, 9])
-def test_graphs_give_what_the_network_gives_of_any_weights(
-    tiny_bundle: Bundle, features: Float, seed: int | None
-) -> None:
+def test_graphs_give_what_the_network_gives_of_any_weights(tiny_bundle, features, seed):
     torch = pytest.importorskip("torch")
     from export.networks.rnnt import RNNT
 
@@ -118,9 +116,7 @@ def test_a_processor_that_clamps_gets_coarser_weights(tiny_bundle: Bundle, featu
 
 
 @pytest.mark.parametrize(("exact", "graphs", "expected"), [(1, 1, "int8"), (0, 1, "float32"), (1, 0, "float32")])
-def test_auto_takes_int8_where_it_can(
-    exact: int, graphs: int, expected: str, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_takes_int8_where_it_can(exact, graphs, expected, tiny_bundle, monkeypatch):
     monkeypatch.setattr(runtime, "_exact", bool(exact))
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: bool(graphs) or "int8" not in name)
     assert OnnxTransducer(tiny_bundle, precision="auto").precision == expected

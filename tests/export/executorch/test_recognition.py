@@ -1,7 +1,5 @@
 """ExecuTorch's programs beside the torch network they come from and beside onnxruntime on the same weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

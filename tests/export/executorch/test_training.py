@@ -1,7 +1,5 @@
 """ExecuTorch's training programs beside the ONNX training graph: the same losses and gradients, however padded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -31,9 +31,7 @@ def session(model: LanguageModel) -> onnxruntime.InferenceSession:
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 12), (7, 5), (3, 9)])
-def test_parity_with_torch(
-    model: LanguageModel, session: onnxruntime.InferenceSession, batch: int, length: int
-) -> None:
+def test_parity_with_torch(model, session, batch, length):
     rng = np.random.default_rng(batch * length)
     words, targets = (rng.integers(0, 31, (batch, length)) for _ in range(2))
     (found,) = session.run(None, {"words": words, "targets": targets})

@@ -89,9 +89,7 @@ def norm(gradients: dict[str, NDArray[np.floating]]) -> float:
     st.lists(st.lists(st.integers(1, 8), max_size=4).map(tuple), min_size=1, max_size=4, unique=True),
     st.integers(1, 4),
 )
-def test_gradients_agree_with_float64(
-    subset: Subset, kind: str, architecture: Architecture, seed: int, frames: int, hypotheses: list[Tokens], rank: int
-) -> None:
+def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, hypotheses, rank):
     """To 1e-5 of the sum of the terms' norms, w_i dNLL_i, c p_i E[M] dNLL_i and c p_i M_i dNLL_i: these may cancel, and
     float32 rounds each of them."""
     rng = np.random.default_rng(seed)

@@ -50,9 +50,7 @@ SIZES |= {"most": st.integers(0, 4), "pieces": st.integers(2, 9)}
 
 @settings(max_examples=15, deadline=None)
 @given(**SIZES)
-def test_loss_and_gradients_agree_with_the_naive_recursion(
-    seed: int, size: int, width: int, most: int, pieces: int
-) -> None:
+def test_loss_and_gradients_agree_with_the_naive_recursion(seed, size, width, most, pieces):
     (encoded, predicted, weight, bias), (tokens, frames, lengths) = problem(seed, size, width, most, 5, pieces)
     shares = torch.linspace(-1.0, 2.0, size, dtype=torch.float64)
     found = rnnt_loss(encoded, predicted, weight, bias, tokens, frames, lengths)
