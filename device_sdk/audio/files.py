@@ -58,7 +58,9 @@ def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.gener
     """
     if isinstance(audio, np.ndarray):
         if sample_rate is None:
-            raise AudioError("sample_rate: found none, expected the rate of them in Hz, as in recognize(samples, 48_000)")
+            raise AudioError(
+                "sample_rate: found none, expected the rate of them in Hz, as in recognize(samples, 48_000)"
+            )
         return audio, sample_rate
     samples, rate, name = _decoded(audio)
     if sample_rate is not None and sample_rate != rate:

@@ -66,8 +66,7 @@ def quantize(
 ) -> bytes:
     """The int8 buffer of finite float32 weights, in :func:`layout` of ``names``. levels: the largest integer's size."""
     slots = layout(architecture, names)
-    size = max(slot.values + prod(slot.shape) for slot in slots.values())
-    buffer = bytearray(size)
+    buffer = bytearray(max(slot.values + prod(slot.shape) for slot in slots.values()))
     for name, slot in slots.items():
         weight = weights[name]
         scale = np.frombuffer(buffer, np.float32, slot.scales, slot.scale)

@@ -338,8 +338,7 @@ class RecognitionSession:
         self._recent = (*self._recent, block)[-max(1, round(_KEPT_SECONDS * self._resampler.source / self._block)) :]
         self._read()
         if self._endpointing is not None and self._rule is None:
-            beam = self._stream.beam
-            emissions = beam.alignments[0].emissions
+            emissions = self._stream.beam.alignments[0].emissions
             last = emissions.frame if emissions is not None and self._text else None
             silence = self.seconds
             if last is not None:

@@ -79,8 +79,7 @@ def frames(
         samples = np.concatenate([samples[:edge][::-1], samples])
         started = True
     count = max(0, (samples.size - settings.window) // settings.shift + 1)
-    features = _transform(samples, count, settings)
-    return features, Remainder(samples[count * settings.shift :].copy(), started)
+    return _transform(samples, count, settings), Remainder(samples[count * settings.shift :].copy(), started)
 
 
 def flush(remainder: Remainder, settings: FeatureSettings = FeatureSettings()) -> Float:
@@ -194,5 +193,4 @@ def _slaney_mel(hertz: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    above = _BREAK_HERTZ * np.exp(_LOG_STEP * (mel - _BREAK_MEL))
-    return np.where(mel < _BREAK_MEL, mel * _LINEAR_STEP, above)
+    return np.where(mel < _BREAK_MEL, mel * _LINEAR_STEP, _BREAK_HERTZ * np.exp(_LOG_STEP * (mel - _BREAK_MEL)))

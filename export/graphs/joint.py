@@ -150,8 +150,7 @@ class Joint:
         """[T, W] -> [chunks, K, W], the last chunk filled up with zeros."""
         g = self.g
         missing = g.op("Mod", g.op("Neg", g.size(values, 0)), at_once)
-        padded = g.concat(values, g.expand(g.single(0.0), missing, width), axis=0)
-        return g.reshape(padded, -1, at_once, width)
+        return g.reshape(g.concat(values, g.expand(g.single(0.0), missing, width), axis=0), -1, at_once, width)
 
 
 def _range(g: GraphBuilder, count: Value) -> Value:
@@ -161,8 +160,7 @@ def _range(g: GraphBuilder, count: Value) -> Value:
 
 def _gathered(g: GraphBuilder, rows: Value, place: Value, count: Value) -> Value:
     """[count, J]: the sums of the ``rows`` [S, J] of each place. place: [S]."""
-    here = g.op("Equal", g.unsqueeze(_range(g, count), 1), g.unsqueeze(place, 0))
-    return g.matmul(g.cast(here, FLOAT), rows)
+    return g.matmul(g.cast(g.op("Equal", g.unsqueeze(_range(g, count), 1), g.unsqueeze(place, 0)), FLOAT), rows)
 
 
 def matrix_gradients(
@@ -203,11 +201,9 @@ def distinct_prefixes(g: GraphBuilder, tokens: Value, lengths: Value) -> tuple[V
     [(U + 1) * N] (that of a row past its hypothesis' end means nothing).
     """
     count = g.size(tokens, 0)
-    equal = g.op("Equal", g.unsqueeze(tokens, 1), g.unsqueeze(tokens, 0))
-    differs = g.cast(g.op("Not", equal), INT64)
+    differs = g.cast(g.op("Not", g.op("Equal", g.unsqueeze(tokens, 1), g.unsqueeze(tokens, 0))), INT64)
     differs = g.concat(g.expand(g.integer(0), count, count, 1), differs, axis=2)
-    mismatches = g.op("CumSum", differs, g.integer(2))
-    same = g.cast(g.op("Equal", mismatches, g.integer(0)), INT64)
+    same = g.cast(g.op("Equal", g.op("CumSum", differs, g.integer(2)), g.integer(0)), INT64)
     # [U + 1, N]: the first hypothesis that begins with the same u tokens.
     first = g.transpose(g.op("ArgMax", same, axis=1, keepdims=0))
 

@@ -51,8 +51,7 @@ def language_model_graph(
 def _attention(g: GraphBuilder, name: str, values: Value, mask: Value, size: int, heads: int) -> Value:
     """Causal self-attention over [B, L, size]."""
     projected = _linear(g, f"{name}.projections", _norm(g, f"{name}.attention_norm", values))
-    split = g.op("Reshape", projected, g.integers(0, 0, 3, heads, size // heads))
-    stacked = g.transpose(split, 2, 0, 3, 1, 4)
+    stacked = g.transpose(g.op("Reshape", projected, g.integers(0, 0, 3, heads, size // heads)), 2, 0, 3, 1, 4)
     query, key, value = (g.op("Gather", stacked, g.integer(part), axis=0) for part in range(3))
     products = g.multiply(g.matmul(query, g.transpose(key, 0, 1, 3, 2)), g.single((size // heads) ** -0.5))
     attended = g.matmul(g.op("Softmax", g.add(products, mask), axis=-1), value)

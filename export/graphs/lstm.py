@@ -177,7 +177,6 @@ def recurrent_product(
         blocks = g.transpose(g.reshape(matrix, inner, -1, BLOCK), 1, 0, 2)
 
     def product(q: GraphBuilder, rows: Value, add: Value) -> Value:
-        columns = q.transpose(q.matmul(rows, blocks), 1, 0, 2)
-        return q.add(q.reshape(columns, -1, outer), add)
+        return q.add(q.reshape(q.transpose(q.matmul(rows, blocks), 1, 0, 2), -1, outer), add)
 
     return product

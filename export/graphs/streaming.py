@@ -20,8 +20,7 @@ def stacked_frames(g: GraphBuilder, features: Value, mean: Value, scale: Value) 
     factor, bins = g.architecture.subsampling_factor, g.architecture.mel_bins
     count = g.op("Div", g.size(features, 0), g.integers(factor))
     whole = g.slice(features, 0, g.multiply(count, g.integers(factor)), 0)
-    normalized = g.multiply(g.subtract(whole, mean), scale)
-    return g.reshape(normalized, count, 1, factor * bins)
+    return g.reshape(g.multiply(g.subtract(whole, mean), scale), count, 1, factor * bins)
 
 
 def encoder(architecture: Architecture, *, int8: bool = False) -> bytes:
@@ -36,8 +35,7 @@ def encoder(architecture: Architecture, *, int8: bool = False) -> bytes:
     x = stacked_frames(g, g.squeeze(features, 0), g.weight("features.mean"), g.weight("features.scale"))
     x, h_next, c_next = stack(g, x, "encoder", layers, size, h, c, int8=int8)
     weight, bias = g.weight("joiner.encoder.weight"), g.weight("joiner.encoder.bias")
-    encoded = g.op("Gemm", g.squeeze(x, 1), weight, bias, transB=1)
-    g.output("encoded", g.unsqueeze(encoded, 0), [1, "T", joint])
+    g.output("encoded", g.unsqueeze(g.op("Gemm", g.squeeze(x, 1), weight, bias, transB=1), 0), [1, "T", joint])
     g.output("h_next", h_next, [layers, 1, size])
     g.output("c_next", c_next, [layers, 1, size])
     return g.finish("encoder.int8" if int8 else "encoder")
@@ -106,8 +104,7 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
     (``device_sdk.bundle.quantized``, the names of :meth:`Frozen.parameters`). Outputs, float32: ``encoder_hidden`` [T,
     1, H], the last frozen encoder layer's; ``predictor_hidden`` [U + 1, N, P], the predictor's.
     """
-    names = frozen.parameters(architecture)
-    g = GraphBuilder(architecture, names)
+    g = GraphBuilder(architecture, frozen.parameters(architecture))
     for name, shape in (architecture.parameter_shapes() | architecture.constant_shapes()).items():
         if len(shape) == 1:
             g.input(name, shape)

@@ -225,8 +225,7 @@ def lattice(blank: Tensor, emit: Tensor, frames: Tensor, lengths: Tensor) -> tup
     alpha = torch.empty_like(b)
     alpha[0] = before[0]
     for u in range(1, positions):
-        entered = alpha[u - 1] + e[u - 1] - before[u]
-        torch.add(entered.logcumsumexp(-1), before[u], out=alpha[u])
+        torch.add((alpha[u - 1] + e[u - 1] - before[u]).logcumsumexp(-1), before[u], out=alpha[u])
 
     beta = torch.full((positions + 1, size, width), _IMPOSSIBLE, dtype=b.dtype, device=b.device)
     ends = torch.full_like(b, _IMPOSSIBLE)

@@ -59,8 +59,7 @@ class LanguageModel(nn.Module):
         values = self.dropout(scaled + self.positions[: words.shape[1]])
         for block in self.blocks:
             values = block(values)
-        logits = functional.linear(self.norm(values), self.embedding, self.bias)
-        return functional.log_softmax(logits, dim=-1)
+        return functional.log_softmax(functional.linear(self.norm(values), self.embedding, self.bias), dim=-1)
 
     def forward(self, words: Tensor, targets: Tensor) -> Tensor:
         """words, targets: int64 [B, L], target l is the word after word l. -> log p(targets) [B, L], nats."""

@@ -100,8 +100,7 @@ class ExecutorchTransducer:
             for at in range(0, len(predicted), self._batch):
                 rows = slice(at, at + self._batch)
                 parts.append(run(run.tensor(encoded[rows]), run.tensor(predicted[rows]))[0].numpy())
-        log_probs = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return log_probs.reshape(*shape[:-1], -1)
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(*shape[:-1], -1)
 
 
 def program_constants(sizes: Architecture, weights: Mapping[str, Float]) -> dict[str, dict[str, Float]]:
