@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
 from device_sdk.features.logmel import logmel
-from export.networks.alphabet import Alphabet
-from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
+from export.networks.ctc_transformer import Alphabet, CTCTransformer, CTCTransformerShape
 from server.lab.corpora.made import Person, say
 from server.lab.corpora.readers import DIGITS as ENGLISH
 from server.lab.simulation.engine.population import Arrays, Drawing, Task, Tensors, join, load

@@ -81,7 +81,7 @@ def try_out(bundle: Bundle) -> list[str]:
     """Load every graph and run it once; returns what was done. Raises :class:`BundleError` for what does not work."""
     import numpy as np
 
-    from device_sdk.bundle.subsets import SUBSETS, trainable, training_file
+    from device_sdk.bundle.architecture import SUBSETS, trainable, training_file
     from device_sdk.learning.step import factorize
     from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
     from device_sdk.runtimes.protocol import try_transducer
@@ -121,7 +121,7 @@ def try_out(bundle: Bundle) -> list[str]:
 def _try_ngram(bundle: Bundle) -> str:
     import warnings
 
-    from device_sdk.runtimes.ngram import load_ngram
+    from device_sdk.runtimes.language_model import load_ngram
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a missing kenlm is said in the check's own line

@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.subsets import Subset, frozen, trainable
+from device_sdk.bundle.architecture import Architecture, Subset, frozen, trainable
 from device_sdk.errors import AudioError, LearningError
 from device_sdk.feedback.signals import Corrected, CostFunction, parts
 from device_sdk.learning import step as steps

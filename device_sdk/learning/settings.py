@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from device_sdk.bundle.subsets import SUBSETS, Subset
+from device_sdk.bundle.architecture import SUBSETS, Subset
 from device_sdk.checks import check_choice, check_intervals
 
 Labels = Literal["feedback", "teacher"]

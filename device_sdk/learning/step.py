@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle.architecture import factor_names
 from device_sdk.bundle.second_moments import SecondMoments
-from device_sdk.bundle.subsets import factor_names
 from device_sdk.errors import LearningError
 from device_sdk.learning.settings import MaskSettings, StepSettings
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.hypothesis import Hypothesis
-from device_sdk.runtimes.language_model import NeuralLanguageModel
-from device_sdk.runtimes.ngram import load_ngram
+from device_sdk.runtimes.language_model import NeuralLanguageModel, load_ngram
 from rescoring.combination import CombinationWeights, LanguageModel, order, score_nbest
 from rescoring.marginals import refreshed_adaptation
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.subsets import Subset
+from device_sdk.bundle.architecture import Subset
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Training, Transducer

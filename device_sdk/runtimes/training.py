@@ -8,10 +8,18 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.architecture import (
+    Architecture,
+    Frozen,
+    Subset,
+    factor_names,
+    frozen,
+    frozen_file,
+    trainable,
+    training_file,
+)
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, quantize
-from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, frozen_file, trainable, training_file
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
 from device_sdk.runtimes.protocol import Gradients, Training, check_parameter

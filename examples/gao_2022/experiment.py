@@ -14,8 +14,7 @@ from examples.cohorts import MASKS, Central, Spoken, network, scores, train_cent
 from examples.gao_2022.recipes import Recipe
 from examples.gao_2022.speech import Crowd, CrowdScale, Language, gathered, items_of
 from examples.runner import digest, kept, kept_weights
-from export.networks.alphabet import ALPHABETS
-from export.networks.ctc_transformer import CTCTransformerShape
+from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.corpora.partitions import cross_silo, local_tests, speakers_together, warm_up_split
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import engine, run_rounds

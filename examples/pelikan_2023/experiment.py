@@ -16,8 +16,7 @@ from examples.cohorts import MASKS, Central, Spoken, network, scores, train_cent
 from examples.pelikan_2023.recipe import Recipe
 from examples.pelikan_2023.speech import Speech, SpokenScale, dictated, shuffled
 from examples.runner import digest, kept, kept_weights
-from export.networks.alphabet import ALPHABETS
-from export.networks.ctc_transformer import CTCTransformerShape
+from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters, run_rounds
 from server.lab.simulation.engine.settings import EngineSettings

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from device_sdk.benchmarks import Figure, alternate
 from device_sdk.benchmarks.memory import peak_megabytes
-from device_sdk.bundle.architecture import PRESETS
-from device_sdk.bundle.subsets import Subset, frozen, frozen_file, training_file
+from device_sdk.bundle.architecture import PRESETS, Subset, frozen, frozen_file, training_file
 
 RATE = np.float32(1e-3)
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.runtimes.executorch.manifest import FRAMES_AT_ONCE, Bucket
-from export.executorch.joint import Joint, lattice
-from export.executorch.lstm import Layer, lstm, lstm_gradients
+from export.executorch.joint import Joint, Layer, lattice, lstm, lstm_gradients
 
 
 class TrainingStep(nn.Module):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.subsets import SUBSETS, frozen, frozen_file, training_file
+from device_sdk.bundle.architecture import SUBSETS, Architecture, frozen, frozen_file, training_file
 from export.graphs.streaming import encoder, frozen_layers, joiner, predictor
 from export.graphs.training import subset_training, training
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from device_sdk.bundle.subsets import factor_names
+from device_sdk.bundle.architecture import factor_names
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
 
 CELLS_AT_ONCE = 512

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.subsets import Frozen
+from device_sdk.bundle.architecture import Architecture, Frozen
 from export.graphs.builder import INT64, GraphBuilder, Value
-from export.graphs.lstm import lstm_cell, stack
-from export.graphs.quantized import embedded_product, product, quantized_lstm, unit
+from export.graphs.lstm import embedded_product, lstm_cell, product, quantized_lstm, stack, unit
 
 TABLE_PIECES = 1_024
 """Up to this many pieces, the first layer's input products of all of them are one table. It depends on weights alone,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.bundle.architecture import Architecture, Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import ConfigurationError
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
 from export.graphs.joint import Joint, distinct_prefixes, lattice, matrix_gradients

@@ -7,6 +7,7 @@ V: characters with blank 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -17,11 +18,45 @@ from torch.nn import functional
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.checks import check_choice, check_intervals
 from device_sdk.errors import ConfigurationError
-from export.networks.alphabet import ALPHABETS
 
 _SHIFT_SECONDS = 0.01
 _UNITS_A_SECOND = 30.0
 _MOST_SHIFT, _MOST_SCALE = 60.0, 1.1  # s; of distances
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """Token 0 is blank; token i is ``characters[i - 1]``. A space is the boundary of words."""
+
+    characters: str
+
+    def __post_init__(self) -> None:
+        if " " not in self.characters or len(set(self.characters)) != len(self.characters):
+            raise ConfigurationError(f"alphabet: found {self.characters!r}, expected distinct ones, and the space")
+
+    @property
+    def size(self) -> int:
+        """V: the characters and blank."""
+        return len(self.characters) + 1
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text in lower case. Characters that are not in the alphabet are boundaries of words."""
+        known = "".join(c if c in self.characters else " " for c in text.lower())
+        return [self.characters.index(c) + 1 for c in " ".join(known.split())]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of token ids, words one space apart; blanks are left out."""
+        return " ".join("".join(self.characters[token - 1] for token in tokens if token != BLANK).split())
+
+
+_ENGLISH = "abcdefghijklmnopqrstuvwxyz '-"
+ALPHABETS = {
+    "en": Alphabet(_ENGLISH),
+    "fr": Alphabet(_ENGLISH + "àâæçéèêëîïôœùûüÿ"),
+    "de": Alphabet(_ENGLISH + "äöüß"),
+    "it": Alphabet(_ENGLISH + "àèéìíîòóùú"),
+}
+"""By language: 29 characters for English, with those of French, German and Italian added to them."""
 
 
 @dataclass(frozen=True, slots=True)

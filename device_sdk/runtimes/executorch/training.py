@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.architecture import Architecture, Subset, trainable
 from device_sdk.bundle.manifest import FileEntry
-from device_sdk.bundle.subsets import Subset, trainable
 from device_sdk.errors import BundleError, ConfigurationError, LearningError
 from device_sdk.runtimes.executorch.bindings import Method, Runtime
 from device_sdk.runtimes.executorch.manifest import (

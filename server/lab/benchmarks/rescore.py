@@ -23,8 +23,7 @@ from device_sdk.hypothesis import Hypothesis, Scores
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.cache import MarginalCache
 from device_sdk.personalization.rescorer import Rescorer
-from device_sdk.runtimes.language_model import FILE
-from device_sdk.runtimes.ngram import load_ngram
+from device_sdk.runtimes.language_model import FILE, load_ngram
 from device_sdk.wire.messages import MarginalPlan
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import personal_scores

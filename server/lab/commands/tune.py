@@ -192,7 +192,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     from device_sdk.decoding.recognizer import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
-    from device_sdk.runtimes.ngram import load_ngram
+    from device_sdk.runtimes.language_model import load_ngram
     from server.lab.tuning.lists import gather, stack
 
     recognize = partial(Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam)).recognize, sample_rate=16_000)

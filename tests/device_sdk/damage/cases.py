@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from device_sdk import Bundle, Device, IdiolectError
-from device_sdk.bundle.subsets import SUBSETS, Subset, frozen_file, training_file
+from device_sdk.bundle.architecture import SUBSETS, Subset, frozen_file, training_file
 from device_sdk.checkin import identity
 from device_sdk.state import Store, outbox, records
 from tests.device_sdk.damage import audio

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Device, DeviceSettings, LearningSettings
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, frozen_file, trainable
+from device_sdk.bundle.architecture import (
+    SUBSETS,
+    Architecture,
+    Frozen,
+    Subset,
+    factor_names,
+    frozen,
+    frozen_file,
+    trainable,
+)
 from device_sdk.errors import BundleError
 from device_sdk.learning import StepSettings
 from device_sdk.runtimes.training import TrainingSession

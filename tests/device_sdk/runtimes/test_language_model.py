@@ -14,7 +14,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import BundleError
-from device_sdk.runtimes import language_model, ngram
+from device_sdk.runtimes import language_model
 from device_sdk.runtimes.language_model import NeuralLanguageModel, _windows
 from device_sdk.runtimes.onnxruntime import run
 from rescoring.words import UNKNOWN, WordList
@@ -108,7 +108,7 @@ def test_natural_logarithms_word_by_word(tmp_path: Path, packed: bool) -> None:
     pytest.importorskip("kenlm")
     path = tmp_path / ("model.arpa.gz" if packed else "model.arpa")
     path.write_bytes(gzip.compress(ARPA.encode()) if packed else ARPA.encode())
-    model = ngram.NgramModel(path, WORDS)
+    model = language_model.NgramModel(path, WORDS)
     one, two, none = model([[1], [0, 1, 2], []])
     np.testing.assert_allclose(one, np.array([-0.2, -0.3]) * math.log(10), atol=1e-6)
     # <unk> backs off from <s>; a after it; b is listed but not in the model, so it is unknown to it.
@@ -131,28 +131,28 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes) -> N
     pytest.importorskip("kenlm")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BundleError, match=name.replace(".", r"\.")):
-        ngram.NgramModel(tmp_path / name, WORDS)
+        language_model.NgramModel(tmp_path / name, WORDS)
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("kenlm")
-    monkeypatch.setattr(ngram, "LARGEST", 100_000)
+    monkeypatch.setattr(language_model, "LARGEST", 100_000)
     (tmp_path / "bomb.arpa.gz").write_bytes(gzip.compress(bytes(100_001)))
     with pytest.raises(BundleError, match=r"bomb\.arpa\.gz: unpacks to more than 100,000 bytes"):
-        ngram.NgramModel(tmp_path / "bomb.arpa.gz", WORDS)
+        language_model.NgramModel(tmp_path / "bomb.arpa.gz", WORDS)
 
 
 def test_a_bundle_without_kenlm_says_so_once(monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle) -> None:
     monkeypatch.setitem(sys.modules, "kenlm", None)
-    ngram._say_missing.cache_clear()
+    language_model._say_missing.cache_clear()
     with pytest.warns(RuntimeWarning, match=r"idiolect\[ngram\]"):
-        assert ngram.load_ngram(tiny_bundle) is None
+        assert language_model.load_ngram(tiny_bundle) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ngram.load_ngram(tiny_bundle) is None
-    ngram._say_missing.cache_clear()
+        assert language_model.load_ngram(tiny_bundle) is None
+    language_model._say_missing.cache_clear()
 
 
 def test_a_bundle_without_ngram(monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle) -> None:
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: False)
-    assert ngram.load_ngram(tiny_bundle) is None
+    assert language_model.load_ngram(tiny_bundle) is None

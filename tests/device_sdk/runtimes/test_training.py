@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import PRESETS, Bundle
-from device_sdk.bundle.subsets import factor_names, trainable
+from device_sdk.bundle.architecture import factor_names, trainable
 from device_sdk.errors import BundleError, LearningError
 from device_sdk.runtimes.training import TrainingSession
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.bundle.architecture import SUBSETS, Architecture, Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import BundleError
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, total
 from device_sdk.runtimes.training import FrozenLayers, TrainingSession

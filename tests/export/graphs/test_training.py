@@ -12,8 +12,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import PRESETS, Architecture
-from device_sdk.bundle.subsets import Frozen
+from device_sdk.bundle.architecture import PRESETS, Architecture, Frozen
 from device_sdk.errors import ConfigurationError
 from device_sdk.runtimes.onnxruntime import open_session
 from device_sdk.runtimes.training import TrainingSession

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from export.networks.alphabet import ALPHABETS
-from export.networks.ctc_transformer import CTC_TRANSFORMERS, CTCTransformer, PositionNoise, sinusoids
+from export.networks.ctc_transformer import ALPHABETS, CTC_TRANSFORMERS, CTCTransformer, PositionNoise, sinusoids
 
 TINY = CTC_TRANSFORMERS["tiny"]
 

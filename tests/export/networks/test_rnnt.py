@@ -8,9 +8,8 @@ import torch
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError, ConfigurationError
-from export.networks.alphabet import Alphabet
 from export.networks.cpc import ContextShape, Contrast
-from export.networks.ctc_transformer import CTCTransformerShape
+from export.networks.ctc_transformer import Alphabet, CTCTransformerShape
 from export.networks.language_model_shape import LanguageModelShape
 from export.networks.rnnt import RNNT
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.feedback.distance import edit_distance
-from export.networks.alphabet import Alphabet
-from export.networks.ctc_transformer import CTCTransformer
+from export.networks.ctc_transformer import Alphabet, CTCTransformer
 from server.lab.simulation.engine.population import Population, Task, Tensors, join, load
 from server.lab.training.greedy import ctc_greedy
 

@@ -56,7 +56,7 @@ def test_any_text_gives_a_distribution(text: list[list[int]], cutoff: int) -> No
 @pytest.mark.parametrize("cutoffs", [(1,), (1, 1, 3)])
 def test_kenlm_reads_it_and_agrees(tmp_path: Path, name: str, cutoffs: tuple[int, ...]) -> None:
     pytest.importorskip("kenlm")
-    from device_sdk.runtimes.ngram import NgramModel
+    from device_sdk.runtimes.language_model import NgramModel
 
     model = ngram.estimate(TEXT, WORDS, 5, cutoffs)
     ngram.write_arpa(model, tmp_path / name)

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.networks.alphabet import ALPHABETS
-from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
+from export.networks.ctc_transformer import ALPHABETS, CTCTransformer, CTCTransformerShape
 from server.lab.simulation.engine.population import Held, Task
 from server.lab.simulation.engine.tasks import Classification, RecurrentClassifier, SpeechCTC, perceptron
 
