@@ -55,7 +55,7 @@ def bundle(
             raise BundleError(f"{card}: not a readable JSON card ({error})") from error
     text = _licence(licence, folders)
     written = bundles.bundle_run(folders, out, name=name, version=version, licence=text, card=described)
-    _report(written, as_json, output)
+    _report_bundle(written, as_json, output)
 
 
 @app.command()
@@ -74,7 +74,7 @@ def refresh(
     from export import bundles
 
     opened = Bundle.open(None if bundle == "default" else bundle)
-    _report(bundles.refresh(opened, out, version=version), as_json, output)
+    _report_bundle(bundles.refresh(opened, out, version=version), as_json, output)
 
 
 @app.command()
@@ -108,33 +108,27 @@ def executorch(
     _report_files(opened, export_executorch(opened, out, TRAINING_BUCKETS if training else ()), as_json, output)
 
 
-def _report(written: Path, as_json: bool, output: Path | None) -> None:
+def _report_bundle(written: Path, as_json: bool, output: Path | None) -> None:
     from device_sdk.bundle import Bundle
 
     opened = Bundle.open(written)
-    sizes = {name: opened.manifest.files[name].size for name in sorted(opened.manifest.files)}
-    parameters = opened.architecture.parameter_count()
-    _tell(opened, written, sizes, f"{parameters:,} parameters", {"parameters": parameters}, as_json, output)
+    sizes = {name: entry.size for name, entry in sorted(opened.manifest.files.items())}
+    _report(opened, written, sizes, as_json, output, opened.architecture.parameter_count())
 
 
 def _report_files(bundle: Bundle, folder: Path, as_json: bool, output: Path | None) -> None:
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
-    _tell(bundle, folder, sizes, ", ".join(sizes), {}, as_json, output)
+    _report(bundle, folder, sizes, as_json, output)
 
 
-def _tell(
-    bundle: Bundle,
-    written: Path,
-    sizes: dict[str, int],
-    what: str,
-    more: dict[str, int],
-    as_json: bool,
-    output: Path | None,
+def _report(
+    bundle: Bundle, written: Path, sizes: dict[str, int], as_json: bool, output: Path | None, parameters: int = 0
 ) -> None:
-    size = sum(sizes.values())
+    size, counted = sum(sizes.values()), {"parameters": parameters} if parameters else {}
     named = {"path": str(written), "name": bundle.manifest.name, "version": bundle.version}
-    if not deliver(named | more | {"bytes": size, "files": list(sizes)}, as_json, output):
-        print(f"{written}: {what}{', ' if more else '; '}{size / 1e6:.1f} MB, version {bundle.version}")
+    if not deliver(named | counted | {"bytes": size, "files": list(sizes)}, as_json, output):
+        what = f"{parameters:,} parameters," if parameters else f"{', '.join(sizes)};"
+        print(f"{written}: {what} {size / 1e6:.1f} MB, version {bundle.version}")
 
 
 def _licence(given: Path | None, folders: list[Path]) -> str:

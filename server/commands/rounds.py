@@ -23,12 +23,8 @@ __all__ = ["app"]
 app = typer.Typer(help="Plan, open, close, list and show rounds.", no_args_is_help=True)
 
 
-SettingsFile = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="ROUND.toml", help="The round's settings; examples/rounds has examples.", show_default="noised counts"
-    ),
-]
+_TOML = "The round's settings; examples/rounds has examples."
+SettingsFile = Annotated[Path | None, typer.Argument(metavar="ROUND.toml", help=_TOML, show_default="noised counts")]
 
 
 @command(app, "open")
@@ -40,7 +36,6 @@ def open_round(
     yes: Annotated[bool, typer.Option("--yes", help="Open it without asking, deltas without noise too.")] = False,
 ) -> Answer:
     """Create a round and open it on the current model and marginals. Asks before it collects deltas without noise."""
-
     if resume is None:
         settings = _read(file).model_dump(mode="json")
     elif file is not None:
@@ -98,10 +93,8 @@ def _ask_about_noise(settings: dict[str, Any]) -> None:
     if deltas is None or deltas["noise_stddev"] or settings["noise_multiplier"]:
         return
     if not sys.stdin.isatty():
-        raise ConfigurationError(
-            "deltas.noise_stddev: found 0, with which epsilon is infinite; expected it or noise_multiplier above 0, or "
-            "--yes"
-        )
+        found = "deltas.noise_stddev: found 0, with which epsilon is infinite"
+        raise ConfigurationError(f"{found}; expected it or noise_multiplier above 0, or --yes")
     with redirect_stdout(sys.stderr):  # standard output is the JSON's
         typer.confirm("The deltas get no noise, with which epsilon is infinite. Open the round?", abort=True)
 
@@ -173,22 +166,16 @@ def _answer(found: dict[str, Any]) -> Answer:
         ("new marginals", found["marginals_version"]),
         ("note", found["note"]),
     ]
-    facts += [
-        (f"group {number + 1}", f"{group['stage']}, {group['devices']} devices. {group['note']}".strip())
-        for number, group in enumerate(found["groups"])
-    ]
-    facts += [
-        (f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}")
-        for stream, release in found["releases"].items()
-    ]
-    for release in found["releases"].values():
+    for number, group in enumerate(found["groups"], 1):
+        facts.append((f"group {number}", f"{group['stage']}, {group['devices']} devices. {group['note']}".strip()))
+    for stream, release in found["releases"].items():
+        facts.append((f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}"))
         if (words := release["words"]) is not None:
             told = ", ".join(f"{word} (about {count} devices)" for word, count in words.items())
             facts.append(("new words", told or "none"))
-    facts += [
-        (moment(move["at"]), f"{move['source']} to {move['target']}" + (f": {move['note']}" if move["note"] else ""))
-        for move in found["transitions"]
-    ]
+    for move in found["transitions"]:
+        note = f": {move['note']}" if move["note"] else ""
+        facts.append((moment(move["at"]), f"{move['source']} to {move['target']}{note}"))
     return found, table(f"Round {found['id']}", ("", ""), [(name, value) for name, value in facts if value])
 
 

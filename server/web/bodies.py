@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request
-from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from device_sdk.errors import ProtocolError
@@ -21,18 +20,7 @@ from server.problems import Refusal
 from server.rate_limit import key_of
 from server.service import Service
 
-__all__ = [
-    "answer",
-    "body_reader",
-    "finite",
-    "found_value",
-    "parse",
-    "plain",
-    "problem",
-    "refused",
-    "service",
-    "upload_reader",
-]
+__all__ = ["answer", "body_reader", "found_value", "parse", "plain", "problem", "refused", "service", "upload_reader"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -41,6 +29,7 @@ FOUND = 64
 SECRETS = {"token"}
 """Fields whose values no answer repeats."""
 
+_JSON: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="strings"))
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -185,15 +174,4 @@ def answer(message: Message, *, status: int = 200, headers: dict[str, str] | Non
 
 def plain(content: Any, status: int = 200) -> Response:
     """An operators' answer: plain JSON, infinite numbers as the string ``Infinity``."""
-    return JSONResponse(finite(content), status)
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinite numbers: they are told by name."""
-    if isinstance(value, dict):
-        return {name: finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return Response(_JSON.dump_json(content), status, media_type="application/json")

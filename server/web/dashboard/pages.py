@@ -70,18 +70,13 @@ def round_page(server: Service, round_id: str) -> Page:
             .where(reports.c.round_id == round_id, reports.c.counted, reports.c.accepted_at > 0)
             .order_by(reports.c.accepted_at)
         ).all()
-    by_stream = {
-        stream: [row.accepted_at for row in arrived if row.stream == stream]
-        for stream in STREAMS
-        if found["settings"].get(stream) is not None
-    }
+    by_stream = {stream: [row.accepted_at for row in arrived if row.stream == stream] for stream in STREAMS}
+    told = {stream: {"facts": flatten(each["mechanism"])} | each for stream, each in found["releases"].items()}
     return {
         "round": _live(found, server.settings.clock()),
         "settings": flatten(found["settings"]),
         "arrivals": {stream: times for stream, times in by_stream.items() if times},
-        "releases": {
-            stream: {"facts": flatten(release["mechanism"])} | release for stream, release in found["releases"].items()
-        },
+        "releases": told,
         "evaluation": found["evaluation"],
     }
 
@@ -133,15 +128,8 @@ def marginals(server: Service, version: int | None, top: int = 15) -> Page:
         if weight[index] != 0
     ]
     words.sort(key=lambda word: word["before"] - word["after"])
-    return {
-        "current": current,
-        "version": row.version,
-        "parent": parent.version,
-        "noise": math.sqrt(row.variance),
-        "words": words,
-        "versions": versions,
-        "charts": [bars_of_words(words)] if words else [],
-    }
+    of = {"current": current, "version": row.version, "parent": parent.version, "noise": math.sqrt(row.variance)}
+    return of | {"words": words, "versions": versions, "charts": [bars_of_words(words)] if words else []}
 
 
 def privacy(server: Service) -> Page:
@@ -152,15 +140,9 @@ def privacy(server: Service) -> Page:
     return {
         "streams": _streams(server),
         "releases": [
-            {
-                "round": numbers.get(row.round_id, ""),
-                "round_id": row.round_id,
-                "stream": row.stream,
-                "reports": row.reports,
-                "at": row.drawn_at,
-                "mechanism": row.mechanism.get("name", ""),
-                "facts": flatten(row.mechanism),
-            }
+            row._asdict()
+            | {"round": numbers.get(row.round_id, ""), "at": row.drawn_at}
+            | {"mechanism": row.mechanism.get("name", ""), "facts": flatten(row.mechanism)}
             for row in drawn
         ],
     }
@@ -174,13 +156,10 @@ def audit(server: Service) -> Page:
 
 def _lineage(connection: Connection) -> list[Page]:
     """Models, the oldest first, each with its own figures and those of its round's evaluation."""
-    verdicts = {
-        row.model_version: row.evaluation
-        for row in connection.execute(select(rounds.c.model_version, rounds.c.evaluation))
-        if row.model_version is not None and row.evaluation is not None
-    }
+    judged = connection.execute(select(rounds.c.model_version, rounds.c.evaluation)).all()
+    figures = {row.model_version: row.evaluation.get("figures", {}) for row in judged if row.evaluation is not None}
     return [
-        model_registry.view(row) | {"figures": {**row.figures, **verdicts.get(row.version, {}).get("figures", {})}}
+        model_registry.view(row) | {"figures": {**row.figures, **figures.get(row.version, {})}}
         for row in reversed(model_registry.list_models(connection))
     ]
 
@@ -189,10 +168,8 @@ def _live(entry: Page, now: float) -> Page:
     """A round's view with what a reader wants to know of it at a glance."""
     settings = entry["settings"]
     goal, minimum = settings.get("goal"), settings.get("minimum", 1)
-    wanted = {"goal": goal, "minimum": minimum}
     streams = [
-        wanted
-        | {"name": stream, "reports": count}
+        {"name": stream, "reports": count, "goal": goal, "minimum": minimum}
         | {"missing": max(0, (goal or minimum) - count), "enough": count >= minimum}
         for stream, count in entry["reports"].items()
         if settings.get(stream) is not None
@@ -236,7 +213,7 @@ def _model_charts(lineage: list[Page]) -> list[Page]:
     ):
         values = [entry["figures"].get(name) for entry in trained]
         if sum(value is not None for value in values) > 1:
-            charts.append(lines_of(title, {title.partition(",")[0]: values}, labels, "", percent=percent, legend=False))
+            charts.append(lines_of(title, {title: values}, labels, "", percent=percent))
     return charts
 
 
@@ -278,19 +255,13 @@ COLOURS = ("first", "second", "third", "fourth")
 
 
 def lines_of(
-    title: str,
-    series: Mapping[str, Sequence[float | None]],
-    labels: Sequence[str],
-    unit: str,
-    *,
-    percent: bool = False,
-    legend: bool = True,
+    title: str, series: Mapping[str, Sequence[float | None]], labels: Sequence[str], unit: str, *, percent: bool = False
 ) -> dict[str, Any]:
-    """A line chart: {title, svg}. At most a dozen of the labels are written."""
+    """A line chart: {title, svg}. At most a dozen of the labels are written; a single line has no legend."""
     every = -(-len(labels) // 12)
     shown = [label if place % every == 0 else "" for place, label in enumerate(labels)]
     named = zip(series.items(), COLOURS, strict=False)
-    drawn = [Line(name if legend else "", colour, values) for (name, values), colour in named]
+    drawn = [Line(name if len(series) > 1 else "", colour, values) for (name, values), colour in named]
     return {"title": title, "svg": _named(lines(drawn, shown, unit, percent=percent), title)}
 
 
