@@ -221,8 +221,7 @@ def aggregated(
 
 
 def _said(voice: Participant) -> list[Utterance]:
-    said = [each for round_ in voice.rounds for each in round_]
-    return [Utterance(each.id, voice.name, each.text, each.slots, each.score_words, each.load) for each in said]
+    return [each for round_ in voice.rounds for each in round_]
 
 
 def _mishear(voice: Participant) -> list[Utterance]:

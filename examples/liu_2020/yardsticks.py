@@ -29,8 +29,9 @@ from device_sdk.personalization.rescorer import Rescorer
 from examples import runner
 from rescoring.marginals import adaptation, personal_scores, personal_unigram
 from rescoring.words import WordList
+from server.lab.corpora import Utterance
 from server.lab.simulation.outcomes import Outcome, counts, rate, score
-from server.lab.simulation.population import Population, Recording, Shape, gather_all
+from server.lab.simulation.population import Population, Shape, gather_all
 from server.lab.simulation.progress import progress
 from server.lab.statistics import in_percent, paired_bootstrap
 
@@ -49,7 +50,7 @@ class Said:
     seed: int
     voice: str
     round: int
-    recording: Recording
+    recording: Utterance
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -107,7 +108,7 @@ def yardsticks(
     known = _known(said, words)
 
     def outcome(each: Said, text: str) -> Outcome:
-        return score(each.recording, text, lexicon, voice=each.voice, round_=each.round, recognize_seconds=0.0)
+        return score(each.recording, text, lexicon, each.voice, each.round)
 
     def scored(texts: Sequence[str]) -> list[Outcome]:
         return [outcome(each, text) for each, text in zip(said, texts, strict=True)]

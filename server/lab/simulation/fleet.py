@@ -37,8 +37,9 @@ from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from server.lab.corpora import SAMPLE_RATE, Utterance
 from server.lab.simulation.outcomes import Condition, Outcome, Run, Traffic, score
-from server.lab.simulation.population import Participant, Population, Recording, Shape
+from server.lab.simulation.population import Participant, Population, Shape
 from server.lab.simulation.process import START_SECONDS, ServerProcess
 from server.operators.client import OperatorClient
 from server.plans.optimizer import OptimizerSettings
@@ -217,7 +218,7 @@ def hear(device: Device, voice: Participant, number: int, task: Task) -> Iterato
     """Predict, then learn: every utterance of a round, in order."""
     condition, lexicon = task.condition, task.population.lexicon
     for recording in voice.rounds[number]:
-        result, outcome = _heard(device.recognize, recording, voice, number, lexicon)
+        result, outcome = _recognize(device, recording, voice, number, lexicon)
         signal = saw(recording, result, lexicon, condition)
         if condition.reports and signal is not None:
             begin = time.perf_counter()
@@ -232,20 +233,20 @@ def hear(device: Device, voice: Participant, number: int, task: Task) -> Iterato
 def listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
     """What a held-out voice says, recognized and scored."""
     for recording in (each for round_ in voice.rounds for each in round_):
-        yield _heard(recognizer.recognize, recording, voice, -1, lexicon)[1]
+        yield _recognize(recognizer, recording, voice, -1, lexicon)[1]
         _tell(1)
 
 
-def _heard(
-    recognize: Callable[..., Result], recording: Recording, voice: Participant, number: int, lexicon: SlotLexicon | None
+def _recognize(
+    by: Device | Recognizer, said: Utterance, voice: Participant, number: int, lexicon: SlotLexicon | None
 ) -> tuple[Result, Outcome]:
-    begin = time.perf_counter()
-    result = recognize(recording.load(), 16_000)
-    heard = time.perf_counter() - begin
-    return result, score(recording, result.text, lexicon, voice=voice.name, round_=number, recognize_seconds=heard)
+    audio, begin = said.load(), time.perf_counter()
+    result = by.recognize(audio, SAMPLE_RATE)
+    taken = time.perf_counter() - begin
+    return result, score(said, result.text, lexicon, voice.name, number, audio.size / SAMPLE_RATE, taken)
 
 
-def saw(recording: Recording, result: Result, lexicon: SlotLexicon | None, condition: Condition) -> Signal | None:
+def saw(recording: Utterance, result: Result, lexicon: SlotLexicon | None, condition: Condition) -> Signal | None:
     """What an app would see its user do.
 
     With labelled slots: the request that was carried out in the end. Without: whether the user went on with what was

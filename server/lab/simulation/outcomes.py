@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
-from server.lab.simulation.population import Recording
+from server.lab.corpora import Utterance
 from server.lab.statistics import paired_bootstrap
 
 
@@ -92,15 +92,21 @@ KINDS: tuple[Kind, ...] = ("wer", "slot_error")
 
 
 def score(
-    utterance: Recording, text: str, lexicon: SlotLexicon | None, *, voice: str, round_: int, recognize_seconds: float
+    utterance: Utterance,
+    text: str,
+    lexicon: SlotLexicon | None,
+    voice: str,
+    round_: int,
+    seconds: float = 0.0,
+    recognize_seconds: float = 0.0,
 ) -> Outcome:
     """Errors of a recognized text against an utterance's labels; words count only where the data is sure of them."""
-    truth = utterance.text.split() if utterance.text and utterance.score_words else []
+    truth = (utterance.sure_text or "").split()
     wrong = edit_distance(truth, text.split()) if truth else 0
     missed = slots = 0
     if lexicon is not None and utterance.slots is not None:
         missed, slots = slot_cost(text, utterance.slots, lexicon), len(utterance.slots)
-    return Outcome(voice, round_, wrong, len(truth), missed, slots, utterance.seconds, recognize_seconds)
+    return Outcome(voice, round_, wrong, len(truth), missed, slots, seconds, recognize_seconds)
 
 
 def counts(outcome: Outcome, kind: Kind) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
-from server.lab.corpora import SAMPLE_RATE, Corpus, Utterance, Waveform, open_corpus
+from server.lab.corpora import Corpus, Utterance, open_corpus
 from server.lab.corpora.acoustics import GENTLE, Ranges
 from server.lab.corpora.grammar import lexicon, sample
 from server.lab.corpora.made import Person, draw_people, made_utterance
@@ -29,26 +29,11 @@ DEVICE_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """One utterance whose speech lies in ``path`` (npy, float32 [S] at 16 kHz). Labels as in Utterance."""
-
-    id: str
-    text: str | None
-    slots: Mapping[str, str] | None
-    score_words: bool
-    path: str
-    seconds: float
-
-    def load(self) -> Waveform:
-        return np.asarray(np.load(self.path, allow_pickle=False), np.float32)
-
-
-@dataclass(frozen=True, slots=True)
 class Participant:
-    """One voice. rounds: what it says in each round; a held-out voice has one."""
+    """One voice. rounds: what it says in each round; a held-out voice has one. Speech lies in files, float32 [S]."""
 
     name: str
-    rounds: tuple[tuple[Recording, ...], ...]
+    rounds: tuple[tuple[Utterance, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +98,12 @@ def gather(
     total = sum(len(round_) for voices_ in said for _, rounds in voices_ for round_ in rounds)
     done = count(1)
 
-    def render(utterance: Utterance) -> Recording:
+    def render(utterance: Utterance) -> Utterance:
         path = folder / f"{hashlib.sha256(utterance.id.encode()).hexdigest()[:24]}.npy"
-        waveform = np.asarray(utterance.load(), np.float32)
-        np.save(path, waveform, allow_pickle=False)
+        np.save(path, np.asarray(utterance.load(), np.float32), allow_pickle=False)
         tell(next(done), total)
         slots = dict(utterance.slots) if utterance.slots is not None else None
-        seconds = waveform.size / SAMPLE_RATE
-        return Recording(utterance.id, utterance.text, slots, utterance.score_words, str(path), seconds)
+        return replace(utterance, slots=slots, audio=partial(np.load, path, allow_pickle=False))
 
     devices, heldout = (
         tuple(Participant(name, tuple(tuple(map(render, round_)) for round_ in rounds)) for name, rounds in voices_)

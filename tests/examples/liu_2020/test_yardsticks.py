@@ -14,7 +14,7 @@ from device_sdk.feedback import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores
 from examples.liu_2020.yardsticks import BEST_ENTRY, FROZEN, ROWS, Said, yardsticks
 from rescoring.words import WordList
-from server.lab.simulation.population import Recording
+from server.lab.corpora import Utterance
 from tests.examples.scripts import run_script
 
 WORDS = WordList(("<unk>", "latte", "mocha", "tea", "a"))
@@ -23,7 +23,9 @@ LEXICON = SlotLexicon({"drink": ("latte", "mocha", "tea")})
 
 
 def said(voice: str, number: int, truth: str, *heard: tuple[str, float]) -> Said:
-    recording = Recording(f"{voice}-{number}", f"a {truth}", {"drink": truth}, True, "", 1.0)
+    recording = Utterance(
+        f"{voice}-{number}", voice, f"a {truth}", {"drink": truth}, True, lambda: np.zeros(1, np.float32)
+    )
     found = [Hypothesis((), text, (), Scores(score), score) for text, score in heard]
     return Said(1, voice, number, recording, tuple(sorted(found, key=lambda each: -each.score)))
 
@@ -61,7 +63,7 @@ def test_no_frequency_mends_a_list_without_the_words() -> None:
 @pytest.mark.parametrize("lexicon", [None, LEXICON])
 def test_what_has_no_labels_is_refused(lexicon: SlotLexicon | None) -> None:
     one = said("x", 0, "tea", ("a tea", -1.0))
-    bare = Said(1, "x", 0, Recording("x", "a tea", None, True, "", 1.0), one.hypotheses)
+    bare = Said(1, "x", 0, Utterance("x", "x", "a tea", None, True, one.recording.audio), one.hypotheses)
     with pytest.raises(DataError, match="expected recordings that have both"):
         yardsticks([bare if lexicon else one], WORDS, BACKGROUND, lexicon)
 

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from device_sdk.feedback.slots import SlotLexicon
 from server.lab.commands.simulate import differences, table
+from server.lab.corpora import Utterance
 from server.lab.simulation import Shape, SimulationSettings
 from server.lab.simulation.outcomes import (
     CONDITIONS,
@@ -32,7 +33,7 @@ from server.lab.simulation.outcomes import (
     score,
     spread,
 )
-from server.lab.simulation.population import Participant, Population, Recording
+from server.lab.simulation.population import Participant, Population
 from server.lab.simulation.progress import Shown
 from server.lab.simulation.report import render
 from server.lab.simulation.run import document_of, epsilon
@@ -64,12 +65,11 @@ def run(condition: str, outcomes: Any = (), spent: dict[str, Any] | None = None,
     ],
 )
 def test_score(said: Any, slots: Any, sure: bool, heard: str, words: tuple[int, int], found: tuple[int, int]) -> None:
-    recording = Recording("a", said, slots, sure, "none", 1.5)
-    result = score(recording, heard, LEXICON, voice="a", round_=0, recognize_seconds=0.1)
+    recording = Utterance("a", "a", said, slots, sure, lambda: np.zeros(1, np.float32))
+    result = score(recording, heard, LEXICON, "a", 0)
     assert (result.word_errors, result.words) == words
     assert (result.slot_errors, result.slots) == found
-    assert result.seconds == 1.5 and not result.held_out
-    unlabelled = score(recording, heard, None, voice="a", round_=0, recognize_seconds=0.1)
+    unlabelled = score(recording, heard, None, "a", 0)
     assert unlabelled.slots == 0 and rate([unlabelled], "slot_error") is None
 
 

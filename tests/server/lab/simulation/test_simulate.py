@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -17,9 +18,10 @@ from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotL
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from server.app import create_app
 from server.commands.serve import read_tokens
+from server.lab.corpora import Utterance
 from server.lab.simulation.fleet import SimulationSettings, Task, device_settings, round_settings, run_task, saw
 from server.lab.simulation.outcomes import CONDITIONS, Condition
-from server.lab.simulation.population import Recording, Shape, gather
+from server.lab.simulation.population import Shape, gather
 from server.lab.simulation.process import ServerProcess
 from server.operators.client import OperatorClient
 from server.settings import ServerSettings
@@ -118,8 +120,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         ServerProcess(tmp_path / "server", str(tmp_path / "nowhere")).start()
 
 
-def recording(text: str | None = "light in the kitchen", slots: dict[str, str] | None = None) -> Recording:
-    return Recording("a", text, slots, True, "none", 1.0)
+def recording(text: str | None = "light in the kitchen", slots: dict[str, str] | None = None) -> Utterance:
+    return Utterance("a", "a", text, slots, True, lambda: np.zeros(1, np.float32))
 
 
 def heard(text: str) -> Result:
@@ -138,7 +140,7 @@ def heard(text: str) -> Result:
         (recording(None, {"room": "kitchen"}), heard("x"), "supervised", None),
     ],
 )
-def test_feedback_is_what_an_app_could_see(said: Recording, result: Result, condition: str, expected: object) -> None:
+def test_feedback_is_what_an_app_could_see(said: Utterance, result: Result, condition: str, expected: object) -> None:
     """Slots alone decide that of labelled data, whatever was said, except in the yardstick."""
     assert saw(said, result, LEXICON, BY_NAME[condition]) == expected
 
