@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,19 +33,9 @@ from tests.server.lab.corpora.test_recipes import librilight, librispeech, mls
 pytest.importorskip("espeakng_loader")
 
 TINY = Sizes(
-    name="tiny",
-    shape=ContextShape(256, 3, 1, 12, 1, 16),
-    contrast=Contrast(2, 4),
-    speakers=4,
-    each=3,
-    part=0.4,
-    taught=20,
-    tested=20,
-    central_steps=3,
-    central_batch=4,
-    central_rate=1e-3,
-    federation=Federation(rounds=4, batch=2, rate=1e-3, passes=3),
-    teaching=Teaching(4, 1e-3, 4, 24, 1, 8, 8, 12),
+    *("tiny", ContextShape(256, 3, 1, 12, 1, 16), Contrast(2, 4), 4, 3, 0.4, 20, 20, 3, 4, 1e-3),
+    Federation(rounds=4, batch=2, rate=1e-3, passes=3),
+    Teaching(4, 1e-3, 4, 24, 1, 8, 8, 12),
 )
 ROWS = (
     Row("2", "no pre-training", "none"),
@@ -62,33 +51,22 @@ def done(work: Path) -> list[Outcome]:
     return run(TINY, (1, 2), lambda language: made_speech(TINY, language, work / "speech"), work, ROWS, lambda *_: None)
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
-    work = tmp_path_factory.mktemp("ramesh_2023")
+def test_every_row_runs_at_every_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    return work, done(work)
-
-
-def test_every_row_runs_at_every_seed(outcomes: tuple[Path, list[Outcome]]) -> None:
-    _, found = outcomes
+    found = done(tmp_path)
     assert [(one.seed, one.table, one.row) for one in found] == [
-        (seed, row.table, row.name) for seed in (1, 2) for row in ROWS
+        (n, row.table, row.name) for n in (1, 2) for row in ROWS
     ]
-    assert all(set(one.errors) == {"clean", "other"} for one in found)
-    for errors in (each for one in found for each in one.errors.values()):
+    for name, errors in (each for one in found for each in one.errors.items()):
+        assert name in ("clean", "other") and all(1 <= words <= 4 for words in errors.words)
         assert len(errors.wrong) == len(errors.words) == len(errors.speakers) == 20
-        assert all(1 <= words <= 4 for words in errors.words)
     about = {one.row: one.about for one in found if one.seed == 1}
     assert about["no pre-training"] == {} and about["central"] == {"steps": 3, "utterances": 12}
     assert (about["federated 48"]["rounds"], about["federated 48"]["utterances"]) == (4, 12)
     assert about["federated 70, part"]["utterances"] == 4
     assert about["continued, federated 48"]["continued"]["rounds"] == 2
-
-
-def test_what_is_finished_is_not_done_again(outcomes: tuple[Path, list[Outcome]], monkeypatch: Any) -> None:
-    work, found = outcomes
     monkeypatch.setattr("examples.ramesh_2023.experiment.taught", None)
-    assert done(work) == found
+    assert done(tmp_path) == found, "what is finished is not done again"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +212,8 @@ PARTS = ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean", "
 
 
 def test_the_paper_s_corpora_in_english(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="librilight"):
+        corpora_speech(tmp_path, "en")
     librilight(tmp_path / "librilight", "large")
     for number, part in enumerate(PARTS):
         librispeech(tmp_path / "LibriSpeech", part, 100 * number + 1)
@@ -256,11 +236,6 @@ def test_the_paper_s_corpora_in_french(tmp_path: Path) -> None:
     assert 1 <= len(taught) <= 14, "about a fifth of the speakers"
     assert speech.owners == (3,) * len(silos)
     assert set(speech.tests) == {"dev", "test"} and len(speech.tests["dev"]) == 90
-
-
-def test_a_corpus_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="librilight"):
-        corpora_speech(tmp_path, "en")
 
 
 @pytest.mark.parametrize("language", DIGITS)

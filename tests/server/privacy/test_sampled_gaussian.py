@@ -19,14 +19,12 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.commands import privacy
 from server.privacy.sampled_gaussian import (
-    ORDERS,
     Plan,
     amplified,
     epsilon_at,
     extrapolated,
     judge,
     needed_scale,
-    pld_epsilon,
     published_rows,
     rdp_epsilon,
     renyi_divergence,
@@ -40,7 +38,6 @@ def test_table_2_is_extrapolated_as_printed() -> None:
     """sigma = 3e-8: 100 times the cohort, 200 times, then ten times the population."""
     rows = [row for row in published_rows() if row.table == 2 and row.sigma == pytest.approx(3e-8)]
     printed = {(row.cohort, row.population): row for row in rows}
-    assert len(printed) >= 4
     for plan in extrapolated(TABLE_2, (100, 200), (10,))[1:]:
         row = printed[plan.cohort, plan.population]
         assert plan.noise_multiplier == pytest.approx(row.noise_multiplier)
@@ -143,13 +140,6 @@ def test_sixty_eight_of_seventy_four_rows_are_as_printed_and_the_others_are_name
         (17, "order: printed 1.3, but epsilon 1.1e+07 is that of order 1.1"),
         (17, "order: printed 3, but epsilon 1.8e+02 is that of order 1.5"),
     ]
-
-
-def test_pld_is_never_above_rdp() -> None:
-    quick = [row for row in published_rows() if row.table == 17 and row.noise_multiplier > 2]
-    assert len(quick) >= 3
-    for row in quick:
-        assert 0 < pld_epsilon(row) <= min(epsilon_at(row, order) for order in ORDERS)
 
 
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
