@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 from itertools import chain
 from pathlib import Path
 
@@ -21,16 +16,18 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features import logmel
 from device_sdk.learning.settings import MaskSettings, StepSettings
-from device_sdk.learning.step import Momentum, mask, precondition, scales, sgd
+from device_sdk.learning.step import Momentum, mask, sgd
 from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.runtimes.training import TrainingSession
+from server.aggregation.weights_file import parse_weights
+from server.lab.corpora import open_corpus
 from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal import PseudoDevices, draw
+from server.lab.simulation.process import ServerProcess
 from server.plans.round import RoundSettings
 from server.registry.initial import initial_from_bundle
+from tests.server.parties import ENROLMENT, Party
 from tests.tiny import SENTENCES
-
-ROOT = Path(__file__).parents[4]
 
 
 def spoken(number: int, seconds: float = 0.4, **fields: object) -> Utterance:
@@ -59,14 +56,10 @@ def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.nd
         if kind == "gradient":
             sums = {name: sums[name] + gradient / len(share) for name, gradient in found.gradients.items()}
         else:
-            gradients = found.gradients
-            if bundle.second_moments is not None:
-                gradients = precondition(gradients, scales(bundle.second_moments, step.damping))
+            assert bundle.second_moments is None  # which gradients would be divided by
             loss = float(found.negative_log_likelihoods[0])
-            weights, momentum, _ = sgd(weights, gradients, loss, momentum, step)
-    if kind == "gradient":
-        return sums
-    return {name: weights[name] - bundle.weights[name] for name in sums}
+            weights, momentum, _ = sgd(weights, found.gradients, loss, momentum, step)
+    return sums if kind == "gradient" else {name: weights[name] - bundle.weights[name] for name in sums}
 
 
 @pytest.mark.parametrize("kind", ["gradient", "difference"])
@@ -94,9 +87,8 @@ def test_what_it_sends_is_clipped_as_a_devices(tiny_bundle: Bundle) -> None:
 
 
 def test_only_sure_transcripts_take_part(tiny_bundle: Bundle) -> None:
-    usable = [spoken(0), spoken(1, seconds=0.01)]
     unusable = [spoken(2, text=None), spoken(3, score_words=False), spoken(4, text="日本")]
-    pseudo_devices = PseudoDevices(tiny_bundle, [*usable, *unusable])
+    pseudo_devices = PseudoDevices(tiny_bundle, [spoken(0), spoken(1, seconds=0.01), *unusable])
     assert len(pseudo_devices) == 2
     with pytest.raises(DataError, match="no utterance with a transcript"):
         PseudoDevices(tiny_bundle, unusable)
@@ -110,47 +102,26 @@ def test_only_sure_transcripts_take_part(tiny_bundle: Bundle) -> None:
 def test_a_served_round_rehearses(tiny_bundle: Bundle, tmp_path: Path) -> None:
     """``idiolect serve --rehearsal`` in a process of its own: its round moves the model by the pseudo-device's gradient
     and the device's, whose shares are as the plan has them."""
-    from tests.server.parties import Party
-
     speech = tmp_path / "speech"
     speech.mkdir()
     for number in range(2):
         soundfile.write(speech / f"{number}.wav", spoken(number).load(), 16_000, subtype="FLOAT")
         (speech / f"{number}.txt").write_text(SENTENCES[number])
-    ready = tmp_path / "ready.json"
-    command = [sys.executable, "-m", "device_sdk.cli", "serve", "--bundle", str(tiny_bundle.path), "--port", "0"]
-    command += ["--database", str(tmp_path / "a.db"), "--ready-file", str(ready), "--rehearsal", f"folder:{speech}"]
-    command += ["--enrolment-token", "enrolment-token", "--operator-token", "operator-token"]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    try:
-        deadline = time.monotonic() + 120
-        while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        url = json.loads(ready.read_text())["url"]
-        with httpx.Client(timeout=120) as http:
-            operator = {"Authorization": "Bearer operator-token"}
-            settings = {
-                "marginals": None,
-                "deltas": {"kind": "gradient", "clip_norm": 1e6},
-                "weighting": "uniform",
-                "rehearsal": {"pseudo_devices": 1, "batch_size": 2, "weight": 3.0},
-                "optimizer": {"learning_rate": 0.5},
-            }
-            opened = http.post(f"{url}/v1/operator/rounds", headers=operator, json={"settings": settings}).json()
-            device = Party(http, url).enrol()
-            zero = {name: np.zeros(s, np.float32) for name, s in tiny_bundle.architecture.parameter_shapes().items()}
-            answer = device.send_delta(opened["id"], zero, kind="gradient", model_version=tiny_bundle.version)
-            assert answer.status_code == 200, answer.text
-            closed = http.post(f"{url}/v1/operator/rounds/{opened['id']}/close", headers=operator).json()
-            assert closed["state"] == "published", closed
-            model = http.get(f"{url}/v1/models/{closed['model_version']}").content
-    finally:
-        process.kill()
-        process.wait()
-    from server.aggregation.weights_file import parse_weights
-    from server.lab.corpora import open_corpus
-
-    rounds = RoundSettings.model_validate(settings)
+    moves, step = {"kind": "gradient", "clip_norm": 1e6}, {"learning_rate": 0.5}
+    rehearsal = {"pseudo_devices": 1, "batch_size": 2, "weight": 3.0}
+    fields = {"marginals": None, "deltas": moves, "weighting": "uniform", "rehearsal": rehearsal, "optimizer": step}
+    rounds = RoundSettings.model_validate(fields)
+    server = ServerProcess(tmp_path / "server", str(tiny_bundle.path), "--rehearsal", f"folder:{speech}")
+    server.token = ENROLMENT
+    with server, httpx.Client(timeout=120) as http:
+        opened = server.operator.create_round(rounds).id
+        zero = {name: np.zeros(s, np.float32) for name, s in tiny_bundle.architecture.parameter_shapes().items()}
+        device = Party(http, server.url).enrol()
+        answer = device.send_delta(opened, zero, kind="gradient", model_version=tiny_bundle.version)
+        assert answer.status_code == 200, answer.text
+        closed = server.operator.close_round(opened)
+        assert closed.state == "published", closed
+        model = http.get(f"{server.url}/v1/models/{closed.model_version}").content
     here = PseudoDevices(tiny_bundle, open_corpus(f"folder:{speech}").utterances)
     (sent,) = here(initial_from_bundle(tiny_bundle.path).weights, rounds, 1)
     for name, array in parse_weights(model).items():

@@ -13,7 +13,9 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch._dynamo  # noqa: F401 (the first step of an optimizer would load it, in every fork)
@@ -24,21 +26,10 @@ from server.lab.training.speech import Mixture
 from server.lab.training.trainer import Budget
 
 
-class PreparedShards:
-    """Shards that are there already: what is tested is the loop, not espeak-ng."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> PreparedShards:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def window(self, first: int, last: int) -> list[Example]:
-        shards = [self.folder / f"shard-{index % 3:05d}.safetensors" for index in range(first, last + 1)]
-        return [example for shard in shards for example in read_shard(shard)]
+def window(folder: Path, first: int, last: int) -> list[Example]:
+    """Of shards that are there already: what is tested is the loop, not espeak-ng."""
+    shards = [folder / f"shard-{index % 3:05d}.safetensors" for index in range(first, last + 1)]
+    return [example for shard in shards for example in read_shard(shard)]
 
 
 def tell(step: int, progress: float, figures: Mapping[str, float]) -> None:
@@ -47,7 +38,8 @@ def tell(step: int, progress: float, figures: Mapping[str, float]) -> None:
 
 
 def main(folder: str, out: str, recipe: str) -> None:
-    run.ShardMaker = lambda *_: PreparedShards(Path(folder))  # type: ignore[assignment, misc]
+    shards = SimpleNamespace(window=partial(window, Path(folder)))
+    run.ShardMaker = lambda *_: nullcontext(shards)  # type: ignore[assignment, misc]
     run.progress_bar = lambda show: nullcontext(tell)
     settings = json.loads(recipe)
     chosen = Recipe(**{**settings, "budget": Budget(**settings["budget"])})
