@@ -208,10 +208,9 @@ def test_ctc_merges_repeats_and_drops_blanks() -> None:
     assert ctc_greedy(path, torch.tensor([7])) == [[3, 3, 4]]
 
 
-@pytest.mark.parametrize(
-    ("truth", "found", "rate"),
-    [("a b c", "a b c", 0.0), ("a b c", "a x c", 1 / 3), ("a b", "", 1.0), ("a", "a b c", 2.0)],
-)
-def test_word_errors(truth: str, found: str, rate: float) -> None:
-    examples = [Example(np.zeros((3, 64), np.float32), truth, "here")]
-    assert word_errors(examples, lambda features: [found] * len(features)) == {"here": pytest.approx(rate)}
+def test_word_errors_by_source() -> None:
+    said = {"a b c": ("a x c", "here"), "a b": ("", "here"), "a": ("a b c", "there")}
+    examples = [Example(np.full((3 + n, 64), n), truth, source) for n, (truth, (_, source)) in enumerate(said.items())]
+    heard = [found for found, _ in said.values()]
+    rates = word_errors(examples, lambda features: [heard[int(one[0, 0])] for one in features])
+    assert rates == {"here": pytest.approx(3 / 5), "there": 2.0}
