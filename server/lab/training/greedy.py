@@ -20,19 +20,18 @@ __all__ = ["ctc_greedy", "greedy", "word_errors"]
 
 
 @torch.no_grad()
-def greedy(network: RNNT, features: Sequence[NDArray[np.floating]], most_per_frame: int = 4) -> list[list[int]]:
-    """Token ids of each utterance [F, M]; at most ``most_per_frame`` tokens a frame."""
+def greedy(network: RNNT, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
+    """Token ids of each utterance [F, M]; at most 4 tokens a frame."""
     device = network.mean.device
     batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor).to(device)
     encoded = network.encode(batch.features)
     size = encoded.shape[0]
     result: list[list[int]] = [[] for _ in range(size)]
-    started = torch.full((size, 1), BLANK, device=device)
-    output, state = network.predictor(network.embedding(started))
+    output, state = network.predictor(network.embedding(torch.full((size, 1), BLANK, device=device)))
     predicted = network.joiner_predictor(output)[:, 0]
     for frame in range(encoded.shape[1]):
         active = frame < batch.frames
-        for _ in range(most_per_frame):
+        for _ in range(4):
             best = network.join(encoded[:, frame], predicted).argmax(-1)
             emitting = (active & (best != BLANK)).nonzero()[:, 0]
             if emitting.numel() == 0:
@@ -59,13 +58,13 @@ def ctc_greedy(log_probs: torch.Tensor, frames: torch.Tensor) -> list[list[int]]
 
 
 def word_errors(
-    examples: Sequence[Example], decode: Callable[[Sequence[NDArray[np.floating]]], list[str]], at_once: int = 32
+    examples: Sequence[Example], decode: Callable[[Sequence[NDArray[np.floating]]], list[str]]
 ) -> dict[str, float]:
     """Word error rate per source, micro-averaged. ``decode`` takes features of several utterances to their texts."""
-    order = sorted(range(len(examples)), key=lambda index: examples[index].features.shape[0])
+    order = sorted(examples, key=lambda example: example.features.shape[0])
     errors: dict[str, list[int]] = {}
-    for start in range(0, len(order), at_once):
-        chosen = [examples[index] for index in order[start : start + at_once]]
+    for start in range(0, len(order), 32):
+        chosen = order[start : start + 32]
         for example, text in zip(chosen, decode([example.features for example in chosen]), strict=True):
             truth = example.text.split()
             tally = errors.setdefault(example.source, [0, 0])

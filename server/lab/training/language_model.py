@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -57,21 +56,18 @@ def train_language_model(
     sentences: Sequence[Sequence[int]],
     shape: LanguageModelShape,
     settings: LanguageModelSettings,
-    report: Callable[[float, float], None] | None = None,
-    out: Path | None = None,
+    report: Callable[[float, float], None] | None,
+    out: Path,
 ) -> LanguageModel:
     """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU.
 
     sentences: word ids, 0 for unlisted words, without boundary ids. Sentences longer than ``shape.positions`` are cut
     into windows that overlap by half. report: is told the share of the budget used, and the mean negative
-    log-likelihood a word over recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on;
-    without one a run begins anew. Raises DataError where there is no sentence.
+    log-likelihood a word over recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on.
+    Raises DataError where there is no sentence.
     """
     if not sentences:
         raise DataError("language model: the text holds no sentence, expected at least one")
-    if out is None:
-        with TemporaryDirectory(prefix="idiolect-lm-") as folder:
-            return train_language_model(sentences, shape, settings, report, Path(folder))
     torch.manual_seed(settings.seed)
     task = LanguageModelTask(LanguageModel(shape))
     smoothed = math.nan
@@ -89,13 +85,13 @@ def train_language_model(
 
 
 @torch.no_grad()
-def perplexity(model: LanguageModel, sentences: Sequence[Sequence[int]], batch_words: int = 4096) -> float:
+def perplexity(model: LanguageModel, sentences: Sequence[Sequence[int]]) -> float:
     """Perplexity per word, ends of sentences included; sentences longer than the positions as windows without overlap
     of what is scored."""
     model.eval()
     total, count = 0.0, 0.0
     windows = _windows(sentences, model.shape)
-    for chosen in _groups(windows, batch_words, np.random.default_rng(0)):
+    for chosen in _groups(windows, 4096, np.random.default_rng(0)):
         words = _collate([windows[index] for index in chosen], model.shape.words)
         total -= float((model(words.inputs, words.targets) * words.mask).sum())
         count += float(words.mask.sum())
@@ -135,7 +131,7 @@ class Words:
     mask: Tensor
 
     def to(self, device: torch.device) -> Words:
-        return Words(self.inputs.to(device), self.targets.to(device), self.mask.to(device))
+        return Words(*(value.to(device) for value in (self.inputs, self.targets, self.mask)))
 
 
 class LanguageModelTask(Task[Words]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,8 @@ from server.lab.training.rnnt.recipe import Recipe
 from server.lab.training.rnnt.shards import ShardSampler
 from server.lab.training.rnnt.task import RnntTask
 from server.lab.training.speech import Mixture, ShardMaker
-from server.lab.training.trainer import (
-    Observer,
-    Position,
-    TensorBoard,
-    Trainer,
-    append_log,
-    progress_bar,
-    write_atomically,
-)
+from server.lab.training.trainer import Position, Trainer, append_log, progress_bar, write_atomically
+from server.lab.training.trainer import tensorboard as event_files
 
 __all__ = ["train_rnnt"]
 
@@ -79,11 +72,10 @@ def train_rnnt(
     write_atomically(out / "tokenizer.model", pieces)
     result = _Result(task, out, {**(details or {}), "recipe": asdict(recipe)}, snapshots)
     with ExitStack() as stack:
-        stack.enter_context(_without_denormals())
+        torch.set_flush_denormal(True)  # denormal numbers slow training down
+        stack.callback(torch.set_flush_denormal, False)
         maker = stack.enter_context(ShardMaker(out / "speech", mixture, recipe.seed, recipe.shard))
-        told: list[Observer] = [stack.enter_context(progress_bar(show))]
-        if tensorboard is not None:
-            told.append(stack.enter_context(TensorBoard(tensorboard)))
+        shown = [progress_bar(show), *([] if tensorboard is None else [event_files(tensorboard)])]
         if start is None and not (out / "checkpoint.safetensors").exists():
             mean, scale = moments(maker.window(0, 1))
             network.mean.copy_(torch.from_numpy(mean))
@@ -95,21 +87,11 @@ def train_rnnt(
             out,
             watched=watched,
             device=device,
-            observers=told,
+            observers=[stack.enter_context(each) for each in shown],
             keep=result.keep,
         )
         trainer.run()
         return finish(trainer, result)
-
-
-@contextmanager
-def _without_denormals() -> Iterator[None]:
-    """Denormal numbers are flushed to zero while training runs, which is faster, and not a moment longer."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 class _Result:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from device_sdk.errors import MissingExtraError
 
-__all__ = ["Observer", "TensorBoard", "append_log", "progress_bar"]
+__all__ = ["Observer", "append_log", "progress_bar", "tensorboard"]
 
 
 class Observer(Protocol):
@@ -36,30 +36,23 @@ def progress_bar(show: bool = True) -> Iterator[Observer]:
         yield observe
 
 
-class TensorBoard:
-    """An observer that writes what TensorBoard reads. Owns the files; use as a context manager.
+@contextmanager
+def tensorboard(folder: Path) -> Iterator[Observer]:
+    """An observer that writes what TensorBoard reads. Raises MissingExtraError where tensorboard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+    writer: Any = SummaryWriter(str(folder))
 
-    Raises MissingExtraError where tensorboard is not installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
-        self.writer: Any = SummaryWriter(str(folder))
-
-    def __enter__(self) -> TensorBoard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.writer.close()
-
-    def __call__(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
+    def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
-            self.writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
         if any(name.startswith("wer/") for name in figures):
-            self.writer.flush()
+            writer.flush()
+
+    with writer:
+        yield observe
 
 
 def append_log(path: Path, record: Mapping[str, Any]) -> None:

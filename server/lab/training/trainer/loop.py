@@ -144,8 +144,8 @@ class Trainer(Generic[B]):
                 break
             if batches and settings.watch_steps and at.steps % settings.watch_steps == 0:
                 self.watch()
-                rates = at.record.get("wer", {})
-                self._log({"steps": at.steps, "progress": round(self.progress, 4), "wer": rates})
+                line = {"steps": at.steps, "progress": round(self.progress, 4), "wer": at.record.get("wer", {})}
+                append_log(self.out / "log.jsonl", line)
                 begun = time.monotonic()
             if batches and settings.checkpoint_steps and at.steps % settings.checkpoint_steps == 0:
                 self.save()
@@ -154,7 +154,7 @@ class Trainer(Generic[B]):
         at.record = self._summary()
         if self.progress >= 1.0 or at.seconds - at.watched >= 60.0 * settings.watch_minutes:
             self.watch()
-        self._log(at.record)
+        append_log(self.out / "log.jsonl", at.record)
         self.save()
 
     def step(self, batches: Sequence[B], begun: float) -> float:
@@ -185,9 +185,8 @@ class Trainer(Generic[B]):
         torch._foreach_div_(gradients, max(count, 1e-9))
         norm = float(nn.utils.clip_grad_norm_(self.task.module.parameters(), self.settings.clip))
         if not np.isfinite(norm):
-            raise LearningError(
-                f"step {self.at.steps}: the gradient is not a number; start with a lower peak learning rate"
-            )
+            what = f"step {self.at.steps}: the gradient is not a number"
+            raise LearningError(f"{what}; start with a lower peak learning rate")
         self.optimizer.step()
         self.average.update_parameters(self.task.module)
         return norm
@@ -264,9 +263,6 @@ class Trainer(Generic[B]):
             **{name: round(value, 4) for name, value in means.items()},
             "gradient": round(at.sums.get("norm", 0.0) / max(at.sums.get("steps", 0.0), 1.0), 3),
         }
-
-    def _log(self, record: Mapping[str, Any]) -> None:
-        append_log(self.out / "log.jsonl", record)
 
     def _loaded(self, groups: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[B]]:
         """The usable batches of every group; on a GPU one group is loaded while the one before it is trained on."""

@@ -19,15 +19,15 @@ from tests.server.lab.training.test_ngram import WORDS, markov_text
 SHAPE = LanguageModelShape(len(WORDS), size=16, feed_forward=32, blocks=1, heads=2, positions=8)
 
 
-def test_it_learns_what_follows_what_and_says_how_far_it_is() -> None:
+def test_it_learns_what_follows_what_and_says_how_far_it_is(tmp_path: Path) -> None:
     text, seen = markov_text(400, 0), list[tuple[float, float]]()
     settings = LanguageModelSettings(budget=Budget(steps=150), batch_words=256, warmup=10, average=0.9)
-    model = train_language_model(text, SHAPE, settings, lambda *told: seen.append(told))
+    model = train_language_model(text, SHAPE, settings, lambda *told: seen.append(told), tmp_path / "one")
     unigrams = ngram.estimate(text, WORDS, 2, (1, 10_000))
     assert perplexity(model, text[:100]) < 0.8 * ngram.perplexity(unigrams, text[:100])
     assert [share for share, _ in seen] == [step / 150 for step in range(1, 151)]
     assert seen[-1][1] < seen[0][1]
-    again = train_language_model(text, SHAPE, settings)
+    again = train_language_model(text, SHAPE, settings, None, tmp_path / "two")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
@@ -62,13 +62,13 @@ def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     shares: list[float] = []
     model = train_language_model(text, SHAPE, settings, lambda share, _: shares.append(share), tmp_path)
     assert 1 / 30 < shares[0] < 20 / 30 and shares[-1] == 1.0
-    straight = train_language_model(text, SHAPE, settings)
+    straight = train_language_model(text, SHAPE, settings, None, tmp_path / "straight")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
 
 
-def test_bad_settings_are_refused() -> None:
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no sentence"):
-        train_language_model([], SHAPE, LanguageModelSettings())
+        train_language_model([], SHAPE, LanguageModelSettings(), None, tmp_path)
     with pytest.raises(ConfigurationError, match="unlisted"):
         LanguageModelSettings(unlisted=1.0)
     assert math.isnan(perplexity(LanguageModel(SHAPE), []))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from device_sdk.errors import ConfigurationError, DataError, LearningError
 from server.lab.training.data import Example
-from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, TensorBoard, Trainer
+from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, Trainer, tensorboard
 from server.lab.training.trainer.checkpoints import load_tensors, save_tensors
 
 
@@ -115,7 +115,7 @@ def test_observers_hear_of_steps_and_tensorboard_keeps_them(tmp_path: Path) -> N
     def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
         heard.append((step, progress, figures))
 
-    with TensorBoard(tmp_path / "events") as board:
+    with tensorboard(tmp_path / "events") as board:
         settings = replace(SETTINGS, warmup=4)
         Trainer(Regression(), Drawn(8), settings, tmp_path / "run", observers=(observe, board)).run()
     steps = [(step, figures) for step, _, figures in heard if "learning_rate" in figures]
