@@ -15,16 +15,10 @@ from server.rounds import release_keys as keeping
 from server.service import Service
 from server.storage.schema import release_keys
 from tests.server.parties import settings
-from tests.server.releases.rounds import Published, Steps, closing, go_on, killed, noise_of, open_copy, published
+from tests.server.releases.rounds import Published, Steps, go_on, killed, noise_of, open_copy, published
 
 EVERY = 10
 """The quick test looks at one boundary in so many; the slow one at all."""
-
-
-@pytest.fixture(scope="module")
-def round_at_its_end(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("closing")
-    return folder, closing(folder)
 
 
 @pytest.fixture
@@ -46,9 +40,9 @@ def uncut(folder: Path, place: Path, round_id: str) -> tuple[Published, int]:
 
 @pytest.mark.parametrize("every", [EVERY, pytest.param(1, marks=pytest.mark.slow)], ids=["part", "whole"])
 def test_a_crash_anywhere_and_a_resume_publish_the_same(
-    tmp_path: Path, round_at_its_end: tuple[Path, str], one_key: None, every: int
+    tmp_path: Path, closed: tuple[Path, str], one_key: None, every: int
 ) -> None:
-    folder, round_id = round_at_its_end
+    folder, round_id = closed
     expected, boundaries = uncut(folder, tmp_path / "uncut", round_id)
     assert expected.state == "published"
     assert boundaries > 100
@@ -67,9 +61,9 @@ def test_a_crash_anywhere_and_a_resume_publish_the_same(
 
 
 @pytest.fixture
-def with_key(tmp_path: Path, round_at_its_end: tuple[Path, str]) -> Iterator[tuple[Path, str]]:
+def with_key(tmp_path: Path, closed: tuple[Path, str]) -> Iterator[tuple[Path, str]]:
     """The same round, killed as soon as its key was stored: with a key that nobody chose."""
-    folder, round_id = round_at_its_end
+    folder, round_id = closed
     place = tmp_path / "with-key"
     for limit in range(1000):
         service = open_copy(folder, place)

@@ -30,7 +30,7 @@ from server.rounds.store import find_round, read_settings
 from server.service import Service
 from server.storage.schema import devices, ledger, release_keys, reports, rounds
 from tests.server.parties import initial, settings
-from tests.server.releases.rounds import Killed, closing, go_on, open_copy, published
+from tests.server.releases.rounds import Killed, go_on, open_copy, published
 
 CAP = 0.55
 """Enough for one draw of the rounds here, and too little for two."""
@@ -50,12 +50,6 @@ def test_a_stream_is_aes_in_counter_mode_under_hkdf() -> None:
     with pytest.raises(PrivacyError, match="key: found 31 bytes"):
         key_stream(bytes(31), "")
     assert len(new_key()) == KEY_BYTES and new_key() != new_key()
-
-
-@pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("closing")
-    return folder, closing(folder)
 
 
 @pytest.fixture

@@ -53,6 +53,13 @@ class Scene:
     def later(self, seconds: float = 900.0) -> None:
         self.clock[0] += seconds
 
+    def visits(self, times: int, seconds: float = 900.0) -> None:
+        """Devices of both arms come, with what they should have, and time passes."""
+        for _ in range(times):
+            self.offered("rollout", model_version="v2")
+            self.offered("control")
+            self.later(seconds)
+
     def ends(self, state: str) -> dict[str, Any]:
         """Waits until the rollout is over in that way."""
         until(lambda: self.rollout()["state"] == state)
@@ -112,9 +119,7 @@ def test_a_model_that_devices_cannot_use_is_taken_back(scene: Scene, silent: boo
 
 def test_where_both_arms_are_silent_nobody_is_to_blame(scene: Scene) -> None:
     scene.begin(seconds=1e6)
-    scene.offered("rollout", model_version="v2")
-    scene.offered("control")
-    scene.later(2000.0)
+    scene.visits(1, 2000.0)
     until(lambda: scene.rollout()["looks"] > 0)
     found = scene.rollout()
     assert found["state"] == "running"
@@ -176,11 +181,7 @@ def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
         assert scene.operator.post("rollout/promote", params={"force": True})["state"] == "promoted"
         scene.operator.post("models/base-1/publish")
         scene.begin()
-
-        for _ in range(3):
-            scene.offered("rollout", model_version="v2")
-            scene.offered("control")
-            scene.later()
+        scene.visits(3)
         found = scene.ends("rolled_back")
         assert found["note"].endswith("word error 20.0 -> 50.0 %")
         assert found["figures"]["word_error"] == 0.5
