@@ -178,6 +178,11 @@ def weights_of(http: Http, version: str) -> dict[str, NDArray[np.float32]]:
     return parse_weights(http.get(f"/v1/models/{version}").content)
 
 
+def bias_moved(http: Http, version: str) -> NDArray[np.float32]:
+    """Since the first model."""
+    return weights_of(http, version)[BIAS] - initial().weights[BIAS]
+
+
 class Operator:
     """Operator requests that must succeed."""
 

@@ -22,6 +22,7 @@ from tests.server.parties import (
     Devices,
     Operator,
     Party,
+    bias_moved,
     initial,
     refusal,
     serving,
@@ -36,7 +37,7 @@ def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: An
     plan = {"deltas": {"kind": "gradient"}, "optimizer": {"learning_rate": 1.0}} | plan
     round_id = operator.open(marginals=None, **plan)
     version = operator.get("status")["model_version"]
-    answer = device.send_delta(round_id, values_of(value), model_version=version, kind=plan["deltas"]["kind"])
+    answer = device.send_delta(round_id, value=value, model_version=version, kind=plan["deltas"]["kind"])
     assert answer.status_code == 200, answer.text
     return operator.close(round_id)
 
@@ -44,17 +45,18 @@ def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: An
 def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Devices) -> None:
     round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, optimizer={"learning_rate": 0.5})
     for device, value, utterances in zip(devices(2), (0.01, 0.04), (1, 2), strict=True):
-        answer = device.send_delta(round_id, values_of(value), kind="gradient", utterances=utterances)
+        answer = device.send_delta(round_id, value=value, kind="gradient", utterances=utterances)
         assert answer.status_code == 200, answer.text
     found = operator.close(round_id)
-    moved = weights_of(http, found["model_version"])[BIAS] - initial().weights[BIAS]
-    assert np.allclose(moved, -0.5 * (0.01 + 2 * 0.04) / 3, atol=1e-7)  # the mean over all three utterances
+    assert np.allclose(
+        bias_moved(http, found["model_version"]), -0.5 * (0.01 + 2 * 0.04) / 3, atol=1e-7
+    )  # the mean over all three utterances
     assert found["releases"]["deltas"]["mechanism"]["kind"] == "gradient"
 
 
 def test_a_gradient_of_more_than_a_batch_is_refused(operator: Operator, device: Party) -> None:
     round_id = operator.open(marginals=None, deltas={"kind": "gradient", "batch_size": 4})
-    answer = device.send_delta(round_id, values_of(0.01), kind="gradient", utterances=5)
+    answer = device.send_delta(round_id, value=0.01, kind="gradient", utterances=5)
     assert refusal(answer) == (422, "too_many_utterances")
 
 
@@ -139,10 +141,9 @@ def test_pseudo_devices_count_with_their_weight(
     operator, device = Operator(rehearsing), Party(rehearsing).enrol()
     rehearsal = {"pseudo_devices": 3, "batch_size": 8, "weight": weight}
     round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, weighting=weighting, rehearsal=rehearsal)
-    assert device.send_delta(round_id, values_of(0.01), kind="gradient", utterances=2).status_code == 200
+    assert device.send_delta(round_id, value=0.01, kind="gradient", utterances=2).status_code == 200
     found = operator.close(round_id)
-    moved = weights_of(rehearsing, found["model_version"])[BIAS] - initial().weights[BIAS]
-    assert np.allclose(moved, -expected, atol=1e-6)
+    assert np.allclose(bias_moved(rehearsing, found["model_version"]), -expected, atol=1e-6)
     assert found["releases"]["deltas"]["mechanism"]["pseudo_devices"] == 3
 
 
@@ -150,11 +151,10 @@ def test_with_noise_rehearsal_does_not_make_the_denominator_depend_on_who_came(r
     operator, device = Operator(rehearsing), Party(rehearsing).enrol()
     plan = {"marginals": None, "deltas": {"kind": "gradient", "noise_stddev": 1e-9}, "weighting": "uniform"}
     round_id = operator.open(**plan, goal=4, rehearsal={"pseudo_devices": 2})
-    device.send_delta(round_id, values_of(0.01), kind="gradient")
+    device.send_delta(round_id, value=0.01, kind="gradient")
     found = operator.close(round_id)
     assert found["releases"]["deltas"]["mechanism"]["denominator"] == 6
-    moved = weights_of(rehearsing, found["model_version"])[BIAS] - initial().weights[BIAS]
-    assert np.allclose(moved, -(0.01 + 2 * 0.1) / 6, atol=1e-6)
+    assert np.allclose(bias_moved(rehearsing, found["model_version"]), -(0.01 + 2 * 0.1) / 6, atol=1e-6)
 
 
 @pytest.mark.parametrize("wanted", ["rehearsal", "server_step"])
@@ -169,7 +169,7 @@ def test_a_round_waits_for_the_speech_it_was_promised(tmp_path: Path) -> None:
     with serving(tmp_path, tick_seconds=600.0, rehearse=rehearse) as client:
         operator, device = Operator(client), Party(client).enrol()
         round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, rehearsal={"pseudo_devices": 1})
-        device.send_delta(round_id, values_of(0.01), kind="gradient")
+        device.send_delta(round_id, value=0.01, kind="gradient")
     own = Service(settings(tmp_path), initial())
     with pytest.raises(StateError, match="start it with --rehearsal"):
         own.close_round(round_id)
@@ -177,7 +177,7 @@ def test_a_round_waits_for_the_speech_it_was_promised(tmp_path: Path) -> None:
     with serving(tmp_path, tick_seconds=600.0, rehearse=rehearse) as client:
         found = Operator(client).close(round_id)
         assert found["state"] == "published"
-        moved = weights_of(client, found["model_version"])[BIAS] - initial().weights[BIAS]
+        moved = bias_moved(client, found["model_version"])
         assert np.allclose(moved, -(16 * 0.1 + 0.01) / 17, atol=1e-6)
 
 
@@ -188,7 +188,7 @@ def test_rounds_follow_one_another(operator: Operator, device: Party) -> None:
     seen = []
     for left in (2, 1, 0):
         version = operator.get("status")["model_version"]
-        assert device.send_delta(round_id, values_of(0.01), model_version=version, kind="gradient").status_code == 200
+        assert device.send_delta(round_id, value=0.01, model_version=version, kind="gradient").status_code == 200
         seen.append(operator.close(round_id))
         assert seen[-1]["state"] == "published"
         underway = operator.get("status")["rounds"]

@@ -12,7 +12,7 @@ import pytest
 from device_sdk.errors import LearningError
 from server.plans.round import RoundSettings, ServerStep
 from server.rounds.server_step import Weights, take_server_step
-from tests.server.parties import BIAS, Devices, Operator, Party, initial, serving, weights_of
+from tests.server.parties import BIAS, Devices, Operator, Party, bias_moved, initial, serving, weights_of
 
 HONEST = [0.9, 1.0, 1.1, 1.2]
 
@@ -28,7 +28,7 @@ def test_devices_weigh_by_what_they_tell(
     for device, value, measure in zip(devices(3), values, told, strict=True):
         assert device.send_delta(round_id, value=value, **{field: measure}).status_code == 200
     found = operator.close(round_id)
-    moved = weights_of(http, found["model_version"])[BIAS] - initial().weights[BIAS]
+    moved = bias_moved(http, found["model_version"])
     alpha = np.exp(-np.array(told)) / np.exp(-np.array(told)).sum()  # eq. 9; eq. 10's e^1 cancels
     assert moved == pytest.approx(float(alpha @ np.array(values)), abs=1e-7)
     assert found["releases"]["deltas"]["mechanism"]["weighting"] == weighting

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
@@ -57,20 +58,27 @@ class Member:
         return task.stage
 
     def answer(self, task: AggregationTask) -> Message | None:
-        before = self.participant
-        if task.roster is not None:
-            self.participant = share(before, task.roster)
-            return self.participant.dealt
-        if task.deliveries is not None:
-            self.participant = mask(before, task.deliveries, self.vector)
-            return self.participant.masked
-        if task.survivors is not None:
-            self.participant = agree(before, self.party.key, task.survivors)
-            return self.participant.agreed
-        if task.signatures is not None:
-            self.participant = reveal(before, task.signatures)
-            return self.participant.revealed
-        return None
+        self.participant, message = respond(self.participant, self.party.key, task, self.vector)
+        return message
+
+
+def respond(
+    before: Participant, identity: Ed25519PrivateKey, task: AggregationTask, vector: NDArray[np.int64]
+) -> tuple[Participant, Message | None]:
+    """(the participant after a task, its answer)."""
+    if task.roster is not None:
+        after = share(before, task.roster)
+        return after, after.dealt
+    if task.deliveries is not None:
+        after = mask(before, task.deliveries, vector)
+        return after, after.masked
+    if task.survivors is not None:
+        after = agree(before, identity, task.survivors)
+        return after, after.agreed
+    if task.signatures is not None:
+        after = reveal(before, task.signatures)
+        return after, after.revealed
+    return before, None
 
 
 def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:

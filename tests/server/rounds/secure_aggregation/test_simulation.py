@@ -1,21 +1,113 @@
-"""Whatever drops out and whenever: the exact sum of the survivors, or nothing."""
+"""Whole rounds of secure aggregation in one process, by real devices and the server's own functions: the exact sum of
+the survivors or nothing, whoever drops out; and messages that no honest device sends, refused by name of the field."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing import get_context
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation import keys
-from device_sdk.wire.secure_aggregation import Stage
-from tests.server.rounds.secure_aggregation.members import ANSWERED
-from tests.server.rounds.secure_aggregation.rounds import added, names, simulate
+from device_sdk.wire import secure_aggregation as wire
+from device_sdk.wire.messages import Message
+from device_sdk.wire.secure_aggregation import AggregationTask, Roster, Stage
+from server.rounds.secure_aggregation import answers as checks
+from server.rounds.secure_aggregation.coordinator import Group, answered_by, next_stage
+from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
+from tests.device_sdk.secure_aggregation.parties import advertised, resigned, roster_of
+from tests.server.rounds.secure_aggregation.members import ANSWERED, respond
+
+Tamper = Callable[[Message], Message]
+
+
+@dataclass
+class Outcome:
+    """sum: int64 [words], None where the round was abandoned, then note says at which stage. group: as it ended.
+    sent: every message by stage and device."""
+
+    roster: Roster
+    group: Group
+    sum: NDArray[np.int64] | None = None
+    note: str = ""
+    sent: dict[Stage, dict[str, Message]] = field(default_factory=dict)
+
+
+def simulate(
+    vectors: Mapping[str, NDArray[np.int64]],
+    drops: Mapping[str, Stage],
+    tamper: Mapping[Any, Tamper] = MappingProxyType({}),
+) -> Outcome:
+    """One round. drops: the stage that a device no longer answers. tamper: what becomes of a message on its way, by
+    device and stage."""
+    made = advertised(len(vectors), words=next(iter(vectors.values())).size, minimum=2)
+    parties = dict(zip(sorted(vectors), made.values(), strict=True))
+    assert list(parties) == list(made)
+    roster = roster_of(made, word_bits=32)
+    for name, party in parties.items():
+        checks.check_advertisement(party.participant.advertised, roster.member(name).identity_key)
+    devices = {name: party.participant for name, party in parties.items()}
+    outcome = Outcome(roster, Group(roster, "shares", {"keys": frozenset(roster.device_ids)}))
+    try:
+        while outcome.group.stage is not None:
+            stage = outcome.group.stage
+            received: dict[str, Message] = {}
+            for name in sorted(outcome.group.expected):
+                if drops.get(name) == stage:
+                    continue
+                task = _task(name, outcome)
+                devices[name], answer = respond(devices[name], parties[name].identity, task, vectors[name])
+                assert answer is not None
+                message = tamper[name, stage](answer) if (name, stage) in tamper else answer
+                checks.check_answer(message, outcome.group)
+                received[name] = message
+                outcome.group = answered_by(outcome.group, name)
+            outcome.sent[stage] = received
+            outcome.group = next_stage(outcome.group)
+        masked = {name: message.masked for name, message in outcome.sent["masked"].items()}  # type: ignore[attr-defined]
+        outcome.sum = unmask(outcome, masked, list(outcome.sent["unmasking"].values()))
+    except ProtocolError as error:
+        outcome.note = str(error)
+    return outcome
+
+
+def unmask(outcome: Outcome, masked: Mapping[str, bytes], revealed: list[Any]) -> NDArray[np.int64]:
+    roster, dealers = outcome.roster, outcome.group.dealers
+    return sum_of(roster, dealers, masked, recover_secrets(roster, dealers, masked.keys(), revealed))
+
+
+def names(count: int) -> list[str]:
+    return [f"device-{index:03d}" for index in range(count)]
+
+
+def added(vectors: Mapping[str, NDArray[np.int64]], of: Iterable[str]) -> NDArray[np.int64]:
+    return np.sum([vectors[name] for name in of], axis=0, dtype=np.int64)
+
+
+def _task(name: str, outcome: Outcome) -> AggregationTask:
+    """What an honest server asks of a device."""
+    sent: Any = outcome.sent
+    match outcome.group.stage:
+        case "shares":
+            needed: dict[str, Any] = {"roster": outcome.roster}
+        case "masked":
+            needed = {"deliveries": {each: m.sealed[name] for each, m in sent["shares"].items() if each != name}}
+        case "consistency":
+            needed = {"survivors": outcome.group.survivors}
+        case _:
+            needed = {"signatures": {each: m.signature for each, m in sent["consistency"].items()}}
+    return AggregationTask(stage=outcome.group.stage, retry_after_seconds=1.0, **needed)
+
 
 MOST_DROPPED = 0.33
 
@@ -86,3 +178,75 @@ def _fifty(seed: int) -> str:
 def remember_signatures() -> None:
     """In one process fifty devices check the same signatures: once is enough."""
     keys.signed_by = lru_cache(4096)(keys.signed_by)
+
+
+VECTORS = {name: np.arange(8, dtype=np.int64) * (index - 1) for index, name in enumerate(names(6))}
+HONEST = simulate(VECTORS, {"device-005": "masked"})
+
+
+def changed(**fields: Any) -> Tamper:
+    return lambda message: message.model_copy(
+        update={name: value(message) if callable(value) else value for name, value in fields.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "stage", "tamper", "note"),
+    [
+        ("device-001", "shares", changed(sealed=lambda m: dict(list(m.sealed.items())[1:])), "sealed: device-000 is m"),
+        ("device-001", "shares", changed(sealed=lambda m: {**m.sealed, "x": bytes(156)}), "sealed: found x"),
+        ("device-001", "masked", changed(masked=bytes(31)), "masked: found 31 bytes, expected 32"),
+        ("device-001", "masked", changed(masked=bytes(36)), "masked: found 36 bytes"),
+        ("device-001", "consistency", changed(signature=bytes(64)), "signature: not this device's over the 5 surv"),
+        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "x": bytes(64)}), "seeds: found x"),
+        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "device-005": bytes(64)}), "seeds: found dev"),
+        ("device-000", "unmasking", changed(mask_keys=lambda m: {"device-001": bytes(64)}), "mask_keys: found device-"),
+        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "device-001": b"\xff" * 64}), "seeds.device-0"),
+    ],
+)
+def test_tampered_messages(device: str, stage: wire.Stage, tamper: Tamper, note: str) -> None:
+    outcome = simulate(VECTORS, {"device-005": "masked"}, {(device, stage): tamper})
+    assert outcome.sum is None
+    assert outcome.note.startswith(note), outcome.note
+
+
+def test_a_false_vector_changes_the_sum_and_nothing_notices() -> None:
+    """What secure aggregation cannot do: nobody sees one device's counts, so nobody can check them."""
+    flipped = {("device-000", "masked"): changed(masked=lambda m: bytes([m.masked[0] ^ 1]) + m.masked[1:])}
+    outcome = simulate(VECTORS, {}, flipped)
+    assert outcome.sum is not None
+    assert not np.array_equal(outcome.sum, added(VECTORS, VECTORS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sharing_key": bytes(32)}, "sharing_key: found a point of small order"),
+        ({"masking_key": b"\x01" + bytes(31)}, "masking_key: found a point of small order"),
+        ({"masking_key": None}, "masking_key: found the sharing_key again"),
+    ],
+)
+def test_keys_that_are_of_no_use(changes: dict[str, Any], message: str) -> None:
+    party = advertised(1)["device-000"]
+    own = party.participant.advertised
+    changes = {name: own.sharing_key if value is None else value for name, value in changes.items()}
+    with pytest.raises(ProtocolError, match=message):
+        checks.check_advertisement(resigned(party, **changes), own.identity_key)
+
+
+def test_keys_of_another_device_or_unsigned() -> None:
+    one, other = (party.participant.advertised for party in advertised(2).values())
+    checks.check_advertisement(one, one.identity_key)
+    with pytest.raises(ProtocolError, match="identity_key: found another"):
+        checks.check_advertisement(one, other.identity_key)
+    with pytest.raises(ProtocolError, match="signature: not that of identity_key"):
+        checks.check_advertisement(one.model_copy(update={"signature": other.signature}), one.identity_key)
+
+
+def test_too_few_shares_make_no_sum() -> None:
+    masked = {name: message.masked for name, message in HONEST.sent["masked"].items()}  # type: ignore[attr-defined]
+    revealed: list[Any] = list(HONEST.sent["unmasking"].values())
+    with pytest.raises(ProtocolError, match="device-000: shares: found 3, expected at least 4"):
+        unmask(HONEST, masked, revealed[:3])
+    with pytest.raises(ProtocolError, match="device-005: shares: found 0"):
+        unmask(HONEST, masked, [each.model_copy(update={"mask_keys": {}}) for each in revealed])
