@@ -140,7 +140,7 @@ def _join(
     with model_state.together():
         reports.remember(model_state.store, who, round_id, "marginals")
         budget.charge(model_state.store, bounds, plan)
-        _write(model_state.store, who, kept)
+        model_state.store.put("aggregation", server_name(who.server), kept.model_dump_json().encode())
     return kept
 
 
@@ -169,7 +169,7 @@ def _answer(
         if message is None:
             raise ProtocolError(f"task: found stage {task.stage} without what it needs")
         kept = kept.model_copy(update={"participant": participant, "restore": restore})
-        _write(model_state.store, who, kept)
+        model_state.store.put("aggregation", server_name(who.server), kept.model_dump_json().encode())
     return kept, message
 
 
@@ -215,7 +215,3 @@ def _read(store: Store, who: Identity) -> Participation | None:
     content = store.get("aggregation", name)
     with reading(f"aggregation/{name}"):
         return None if content is None else Participation.model_validate_json(content)
-
-
-def _write(store: Store, who: Identity, kept: Participation) -> None:
-    store.put("aggregation", server_name(who.server), kept.model_dump_json().encode())

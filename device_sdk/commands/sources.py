@@ -148,14 +148,11 @@ def microphone(device: str | None, seconds: float) -> Iterator[NDArray[np.float3
 
     chosen: str | int | None = int(device) if device is not None and device.isdigit() else device
     try:
-        stream = sounddevice.InputStream(
-            samplerate=SAMPLE_RATE,
-            channels=1,
-            dtype="float32",
-            device=chosen,
-            blocksize=max(1, round(seconds * SAMPLE_RATE)),
-            callback=listen,
+        form, block = (
+            {"samplerate": SAMPLE_RATE, "channels": 1, "dtype": "float32"},
+            max(1, round(seconds * SAMPLE_RATE)),
         )
+        stream = sounddevice.InputStream(**form, device=chosen, blocksize=block, callback=listen)
         stream.start()
     except (sounddevice.PortAudioError, ValueError) as error:  # ValueError: no device of this name, or several
         raise AudioError(

@@ -285,15 +285,18 @@ def _several_files(
     recognizer = workers.open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
     good = True
-    bar = progress.Progress(
-        progress.TextColumn("files"),
-        *(progress.BarColumn(), progress.MofNCompleteColumn()),
-        *(progress.TimeElapsedColumn(), progress.TimeRemainingColumn()),
-        console=errors,
-        transient=True,
-        disable=not errors.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),
+    columns = (
+        progress.BarColumn,
+        progress.MofNCompleteColumn,
+        progress.TimeElapsedColumn,
+        progress.TimeRemainingColumn,
     )
+    shown: dict[str, Any] = {
+        "transient": True,
+        "disable": not errors.is_terminal,
+        "redirect_stdout": sys.stdout.isatty(),
+    }
+    bar = progress.Progress(progress.TextColumn("files"), *(each() for each in columns), console=errors, **shown)
     with showing.file() as out, bar:
         task = bar.add_task("files", total=len(paths))
         for path, heard in _in_order(recognizer, options, paths, failed, jobs):

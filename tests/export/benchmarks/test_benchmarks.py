@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.benchmarks.figures import Figure
+from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
 from device_sdk.wire.delta_codec import encode
 from export.benchmarks import decode, delta, features, learn, start
