@@ -9,38 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
+import device_sdk
+from device_sdk import SAMPLE_AUDIO, SlotLexicon, read_audio, read_slots
 from tests.architecture.sources import ROOT
 
 
-def run(code: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_module_knows_its_version() -> None:
-    import device_sdk
-
     assert device_sdk.__version__ == version("idiolect")
     assert "__version__" in dir(device_sdk)
 
 
 def test_importing_the_package_by_its_name_says_what_to_import(tmp_path: Path) -> None:
-    done = run("import idiolect", tmp_path)
+    command, environment = [sys.executable, "-c", "import idiolect"], {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "ImportError: the package idiolect is imported as device_sdk: from device_sdk import Device" in done.stderr
 
 
 def test_audio_and_slots_are_read_from_the_top() -> None:
-    import device_sdk
-    from device_sdk import SAMPLE_AUDIO, SlotLexicon, read_audio, read_slots
-
     assert read_audio(SAMPLE_AUDIO).dtype == np.float32
     assert read_slots("a small mocha", SlotLexicon({"drink": ("mocha",)})) == (("drink", "mocha"),)
     assert {"read_audio", "read_slots"} <= set(device_sdk.__all__)

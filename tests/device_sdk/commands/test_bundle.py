@@ -35,7 +35,7 @@ def test_verify_of_a_damaged_bundle(tiny_bundle: Bundle, tmp_path: Path) -> None
     (folder / "words.txt").write_text("<unk>\n")
     done = RUN.invoke(app, ["verify", str(folder), "--json"])
     report = json.loads(done.stdout)
-    assert done.exit_code == 1 and not report["ok"] and "words.txt: size is 6 bytes" in report["error"]
+    assert done.exit_code == 1 and not report["ok"] and "words.txt: 6 bytes" in report["error"]
     done = RUN.invoke(app, ["verify", str(folder)])
     assert done.exit_code == 1 and isinstance(done.exception, BundleError)
 

@@ -34,9 +34,7 @@ def test_a_table_that_fits_is_as_wide_as_the_terminal_lets_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    table = Table()
-    table.add_column("round")
-    table.add_column("note")
+    table = Table("round", "note")
     table.add_row(IDS[0], "a note of several words that goes on in further lines")
     print_table(Console(), table)
     assert {len(line) for line in capsys.readouterr().out.splitlines()} <= set(range(50, 61))

@@ -29,6 +29,16 @@ def run(tiny_bundle, *words):
     return main(["transcribe", "--bundle", str(tiny_bundle.path), *map(str, words)])
 
 
+def files(capsys):
+    """Of the JSON of one file."""
+    return json.loads(capsys.readouterr().out)["files"]
+
+
+def lines(capsys):
+    """Of JSON, a line each."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
 def test_json_has_the_nbest_with_score_parts_and_word_times(tiny_bundle, recordings, tmp_path, capsys):
     out = tmp_path / "out.json"
     assert run(tiny_bundle, recordings / "a.wav", "--nbest", 4, "--json", "--output", out) == 0
@@ -66,12 +76,10 @@ def test_partials_on_a_terminal_are_one_line_that_changes(tiny_bundle, recording
 
 def test_folders_are_expanded_and_rates_brought_to_16_khz(tiny_bundle, recordings, capsys):
     assert run(tiny_bundle, recordings, "--json", "--beam", 1) == 0
-    files = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {entry["bundle"] for entry in files} == {tiny_bundle.version}
-    assert [(entry["file"][-6:], entry["seconds"], len(entry["utterances"])) for entry in files] == [
-        ("/a.wav", 1.0, 1),
-        ("b.flac", 1.0, 0),
-    ]
+    entries = lines(capsys)
+    assert {entry["bundle"] for entry in entries} == {tiny_bundle.version}
+    found = [(entry["file"][-6:], entry["seconds"], len(entry["utterances"])) for entry in entries]
+    assert found == [("/a.wav", 1.0, 1), ("b.flac", 1.0, 0)]
 
 
 def test_a_bad_file_is_reported_and_the_others_go_on(tiny_bundle, recordings, tmp_path, capsys):
@@ -81,10 +89,8 @@ def test_a_bad_file_is_reported_and_the_others_go_on(tiny_bundle, recordings, tm
     given = [tmp_path / "none.wav", recordings, tmp_path / "empty", recordings / "a.wav"]
     assert run(tiny_bundle, *given, "--json", "--strict") == 1
     captured = capsys.readouterr()
-    files = [json.loads(line) for line in captured.out.splitlines()]
-    errors = [entry.get("error", "") for entry in files]
+    errors = [json.loads(line).get("error", "") for line in captured.out.splitlines()]
     expected = ["no such file", "", "8000 Hz", "cannot be read", "2 channels", "no audio file", ""]
-    assert len(errors) == len(expected)
     assert all(part in error and bool(part) == bool(error) for part, error in zip(expected, errors, strict=True))
     assert captured.err.count("idiolect: AudioError:") == 5
 
@@ -92,7 +98,7 @@ def test_a_bad_file_is_reported_and_the_others_go_on(tiny_bundle, recordings, tm
 def test_mono_mixes_down(tiny_bundle, tmp_path, capsys):
     soundfile.write(tmp_path / "c.wav", np.stack([chirp(8_000), chirp(8_000)], axis=1), 16_000)
     assert run(tiny_bundle, tmp_path / "c.wav", "--mono", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["files"][0]["seconds"] == 0.5
+    assert files(capsys)[0]["seconds"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -120,14 +126,14 @@ def test_settings_are_checked(tiny_bundle, recordings, words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_bundle_is_named(tmp_path, capsys):
+def test_what_is_missing_is_named(tiny_bundle, tmp_path, monkeypatch, capsys):
     assert main(["transcribe", "--bundle", str(tmp_path / "none"), "a.wav"]) == 1
     assert "BundleError" in capsys.readouterr().err
-
-
-def test_no_input_is_named(tiny_bundle, capsys):
     assert run(tiny_bundle) == 1
     assert "found no input" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(), isatty=lambda: True))
+    assert run(tiny_bundle, "-") == 1
+    assert "standard input is the terminal" in capsys.readouterr().err
 
 
 def test_processes_give_what_one_gives_in_the_same_order(tiny_bundle, recordings, capsys):
@@ -160,8 +166,8 @@ def test_a_file_that_crashes_its_process_does_not_end_the_run(tiny_bundle, recor
 
 def test_several_files_are_a_line_each_or_tables(tiny_bundle, recordings, capsys, monkeypatch):
     assert run(tiny_bundle, recordings) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [str(recordings / "a.wav"), str(recordings / "b.flac")]
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == [str(recordings / "a.wav"), str(recordings / "b.flac")]
     assert run(tiny_bundle, recordings, "--nbest", 2) == 0
     assert capsys.readouterr().out.count("acoustic") == 1  # nothing is said in the other one
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -199,7 +205,7 @@ def test_standard_input_is_recognized_as_its_file_is(tiny_bundle, tmp_path, monk
     content = wav(noise(24_000, 1), subtype=subtype, form=form)
     (tmp_path / "a.wav").write_bytes(content)
     assert run(tiny_bundle, tmp_path / "a.wav", "--json") == 0
-    expected = json.loads(capsys.readouterr().out)["files"][0]
+    (expected,) = files(capsys)
     fed(monkeypatch, content)
     assert run(tiny_bundle, "-", "--json") == 0
     captured = capsys.readouterr()
@@ -215,7 +221,7 @@ def test_raw_samples_of_another_rate(tiny_bundle, monkeypatch, capsys, encoding,
     samples = noise(48_000, 1)
     fed(monkeypatch, (samples * 32_767).astype("<i2").tobytes() if dtype == "<i2" else samples.astype(dtype).tobytes())
     assert run(tiny_bundle, "-", "--raw", "--rate", 32_000, "--encoding", encoding, "--json") == 0
-    (entry,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (entry,) = lines(capsys)
     assert entry["seconds"] == 1.5
 
 
@@ -241,12 +247,6 @@ def test_bad_standard_input_is_named(tiny_bundle, monkeypatch, capsys, content, 
     fed(monkeypatch, content)
     assert run(tiny_bundle, "-", *words) == 1
     assert message in capsys.readouterr().err
-
-
-def test_a_terminal_is_no_audio(tiny_bundle, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(), isatty=lambda: True))
-    assert run(tiny_bundle, "-") == 1
-    assert "standard input is the terminal" in capsys.readouterr().err
 
 
 def test_a_stream_is_cut_into_utterances(tiny_bundle, monkeypatch, capsys, tmp_path):
@@ -284,33 +284,27 @@ def test_formatted_text_stands_beside_what_was_recognized(tiny_bundle, recording
     from device_sdk.formatting import formatted
 
     assert run(tiny_bundle, recordings / "a.wav", "--json", "--format") == 0
-    (entry,) = json.loads(capsys.readouterr().out)["files"]
+    (entry,) = files(capsys)
     assert entry["formatted"] == formatted(entry["text"]) != entry["text"]
     assert run(tiny_bundle, recordings / "a.wav", "--format") == 0
     assert entry["formatted"].split()[0] in capsys.readouterr().out
 
 
 def test_hotwords_of_a_file(tiny_bundle, recordings, tmp_path, capsys):
+    """One that is heard by another spelling is the phrase."""
+    assert run(tiny_bundle, recordings / "a.wav", "--json") == 0
+    heard = files(capsys)[0]["text"].split()[0]
     phrases = tmp_path / "phrases.txt"
-    phrases.write_text("# names\nturn on :2.5\n\nthe light | the lights\n")
-    assert run(tiny_bundle, recordings / "a.wav", "--hotwords", phrases, "--json") == 0
-    capsys.readouterr()
+    phrases.write_text(f"# names\nturn on :2.5\n\nAoife | {heard} :2.5\n")
+    assert run(tiny_bundle, recordings / "a.wav", "--hotwords", phrases, "--json", "--format") == 0
+    (entry,) = files(capsys)
+    assert "aoife" in entry["text"].split() and heard not in entry["text"].split()
+    assert "aoife" in entry["formatted"].lower().split()
+    assert "aoife" in [word["text"] for word in entry["utterances"][0]["nbest"][0]["words"]]
     for content, message in ((b"turn :x\n", "line 1: found 'turn :x'"), (b"\xff", "no UTF-8"), (b"a |\n", "line 1")):
         phrases.write_bytes(content)
         assert run(tiny_bundle, recordings / "a.wav", "--hotwords", phrases) == 1
         assert message in capsys.readouterr().err
-
-
-def test_a_hotword_of_a_file_that_is_heard_by_a_spelling_is_the_phrase(tiny_bundle, recordings, tmp_path, capsys):
-    assert run(tiny_bundle, recordings / "a.wav", "--json") == 0
-    heard = json.loads(capsys.readouterr().out)["files"][0]["text"].split()[0]
-    phrases = tmp_path / "phrases.txt"
-    phrases.write_text(f"Aoife | {heard} :2.5\n")
-    assert run(tiny_bundle, recordings / "a.wav", "--hotwords", phrases, "--json", "--format") == 0
-    (entry,) = json.loads(capsys.readouterr().out)["files"]
-    assert "aoife" in entry["text"].split() and heard not in entry["text"].split()
-    assert "aoife" in entry["formatted"].lower().split()
-    assert "aoife" in [word["text"] for word in entry["utterances"][0]["nbest"][0]["words"]]
 
 
 class Sound:
@@ -350,7 +344,7 @@ def test_the_microphone(tiny_bundle, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr("device_sdk.commands.sources.queue.SimpleQueue", Heard)
         assert run(tiny_bundle, "--mic", "--json", "--microphone", "0") == 0
-    (entry,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (entry,) = lines(capsys)
     assert entry["file"] == "microphone" and entry["seconds"] == 1.5
     assert run(tiny_bundle, "--mic", "--microphone", "none") == 1
     assert "cannot be opened (No input device matching 'none'); --microphone chooses one of: 0 built in" in (
