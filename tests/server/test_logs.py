@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from device_sdk.errors import StateError
-from server.logs import REQUEST, JsonLines, Lines, configure, fields
+from server.logs import JsonLines, Lines, configure, fields
 from server.service import Service
 from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Operator, Party, initial, serving, settings
 
@@ -115,20 +115,6 @@ def test_every_json_line_is_an_object_that_names_its_request(tmp_path: Path) -> 
     ]
     assert {line.get("operator") for line in by_request.values()} == {"bootstrap", None}
     assert device.id not in stream.getvalue()
-
-
-def test_two_requests_at_once_keep_their_ids_apart() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-    from contextvars import copy_context
-
-    def line(number: int) -> str:
-        REQUEST.set(f"id-{number}")
-        record = logging.LogRecord("x", logging.INFO, "", 0, "here %d", (number,), None)
-        return JsonLines().format(record)
-
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: copy_context().run(line, number), range(64)))
-    assert all(json.loads(text)["request"] == f"id-{number}" for number, text in enumerate(found))
 
 
 @pytest.mark.parametrize("formatter", [JsonLines(), Lines()], ids=["json", "text"])
