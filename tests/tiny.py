@@ -93,19 +93,11 @@ def tiny_ngram(words: WordList) -> bytes:
 
 def tiny_parts(seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> dict[str, Any]:
     """What every bundle needs, as :func:`write_bundle` takes it."""
-    words = tiny_words()
-    return {
-        "name": "tiny",
-        "version": f"tiny-{seed}",
-        "architecture": architecture,
-        "weights": tiny_weights(architecture, seed),
-        "tokenizer_model": tiny_tokenizer(architecture.pieces),
-        "words": words,
-        "background": tiny_background(words),
-        "combination": CombinationWeights(),
-        "card": {"description": "random weights for tests", "seed": seed},
-        "licence": "Apache-2.0\n",
-    }
+    words, card = tiny_words(), {"description": "random weights for tests", "seed": seed}
+    named = {"name": "tiny", "version": f"tiny-{seed}", "card": card, "licence": "Apache-2.0\n"}
+    heard = {"architecture": architecture, "weights": tiny_weights(architecture, seed)}
+    read = {"words": words, "background": tiny_background(words), "combination": CombinationWeights()}
+    return named | heard | read | {"tokenizer_model": tiny_tokenizer(architecture.pieces)}
 
 
 def write_tiny_bundle(out: Path, seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> Path:

@@ -167,13 +167,7 @@ def test_verbose_says_step_by_step_what_the_server_did(
         http.get("/v1/operator/status", headers={"Authorization": f"Bearer {ROLLOUT}"})
         operator.close(round_id)
     said = capsys.readouterr().err
-    steps = [
-        *("a device enrolled with the server's own token", "offered nothing: no round is open"),
-        *(f"round {round_id}: planned to open", f"round {round_id} offers marginals"),
-        f"round {round_id} takes a report of marginals",
-        f"round {round_id} offers nothing; marginals was reported already",
-        *("refused: 409 already_reported", "refused: 401 bad_token", f"round {round_id}: open to closing"),
-    ]
+    steps = ("offered nothing: no round is open", f"round {round_id}: planned to open", "refused: 401 bad_token")
     places = [said.find(f"DEBUG idiolect.server {step}") for step in steps]
     assert (places == sorted(places) and -1 not in places) if verbose else set(places) == {-1}, said
     assert ("INFO idiolect.requests answered request=" in said) is verbose

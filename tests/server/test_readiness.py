@@ -14,7 +14,8 @@ from sqlalchemy import create_engine, text
 from server.readiness import CHECKS, Readiness
 from server.service import Service
 from server.settings import Limits
-from tests.server.hostile.process import HostileServer, head
+from tests.server.hostile.attack import head
+from tests.server.hostile.process import HostileServer
 from tests.server.parties import serving, settings
 
 

@@ -1,4 +1,4 @@
-"""``idiolect marginals`` from push to a device that uses what was pushed."""
+"""``idiolect marginals``: what is pulled, changed, pushed and compared."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from device_sdk.bundle import Bundle
-from device_sdk.device import Device
 from device_sdk.errors import CheckInError, DataError
 from server.commands import marginals
 from server.commands.marginals import moved
-from tests.live import LiveServer
 from tests.server.conftest import Run
-from tests.server.parties import ENROLMENT, OPERATOR, initial
-
-KEY = bytes(range(32))
+from tests.server.parties import initial
 
 
 def pull(run: Run, folder: Path, **changes: Any) -> Path:
@@ -111,34 +105,3 @@ def test_too_few_words_and_no_such_version(run: Run, tmp_path: Path) -> None:
         run(marginals.app, "diff", "0", "7")
     with pytest.raises(DataError, match="cannot be written"):
         run(marginals.app, "pull", str(tmp_path / "no" / "folder.json"))
-
-
-def test_devices_have_a_new_version_at_their_next_check_in(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    pytest.importorskip("uvicorn")
-    news, coffee = tmp_path / "news.txt", tiny_bundle.words.id("coffee")
-    news.write_text("coffee coffee coffee milk")
-    with (
-        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
-        Device.open(tmp_path / "state", KEY, tiny_bundle) as device,
-    ):
-
-        def operate(*words: str) -> str:
-            result = CliRunner().invoke(marginals.app, [*words, "--server", server.url, "--token", OPERATOR])
-            assert result.exit_code == 0, (result.output, result.exception)
-            return result.stdout
-
-        def used() -> tuple[int, float]:
-            """The version on the device, and what rescoring adapts the word to."""
-            device.check_in(server.url, ENROLMENT)
-            return device.learned().marginals_version, float(device._counting.marginal()[coffee])
-
-        assert used() == pytest.approx((0, tiny_bundle.background[coffee]))
-        options = ("--bundle", str(tiny_bundle.path), "--smoothing", "10")
-        version = json.loads(operate("push", str(news), *options, "--json"))["version"]
-        pushed = (10 * tiny_bundle.background[coffee] + 3) / 14
-        weights = tiny_bundle.combination
-        expected = (1 - weights.alpha) * tiny_bundle.background[coffee] + weights.alpha * pushed
-        assert used() == pytest.approx((version, expected))
-        assert "coffee" in operate("diff", "0", str(version)).split("Down")[0]
-        operate("rollback", "0", "--note", "too much coffee")
-        assert used() == pytest.approx((0, tiny_bundle.background[coffee]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import socket
 import time
@@ -13,22 +12,8 @@ from urllib.parse import urlsplit
 
 from tests.forks import Forked, await_ready
 
-__all__ = [
-    "BODY_SECONDS",
-    "BOMB",
-    "CONNECTIONS",
-    "HEAD_SECONDS",
-    "HostileServer",
-    "exchange",
-    "head",
-    "serve",
-    "status_of",
-]
-
 HEAD_SECONDS, BODY_SECONDS = 1.0, 1.0
 CONNECTIONS = 250
-BOMB = gzip.compress(bytes(1 << 26), 9, mtime=0)
-"""64 MiB of zeros in 64 KiB."""
 
 
 def serve(folder: str) -> None:
@@ -92,11 +77,6 @@ def exchange(server: HostileServer, *parts: bytes, pause: float = 0.0) -> tuple[
             while chunk := line.recv(1 << 16):
                 found += chunk
     return found, time.monotonic() - begun
-
-
-def head(path: str, *lines: str, method: str = "POST") -> bytes:
-    """The head of a request with these header lines."""
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: here", *lines, "", ""]).encode("latin-1")
 
 
 def status_of(answer: bytes) -> int:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
-from tests.server.hostile.process import (
-    BODY_SECONDS,
-    BOMB,
-    CONNECTIONS,
-    HEAD_SECONDS,
-    HostileServer,
-    exchange,
-    head,
-    status_of,
-)
-from tests.server.parties import Party
+from tests.architecture.sources import ROOT
+from tests.server.hostile.attack import BOMB, head
+from tests.server.hostile.process import BODY_SECONDS, CONNECTIONS, HEAD_SECONDS, HostileServer, exchange, status_of
+from tests.server.parties import DIGEST, Operator, Party
 
 GRACE = 20.0
 """Seconds by which a busy machine may be late."""
+WINDOWS, REQUESTS = 9, 200
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +125,48 @@ def test_a_signed_bomb_is_refused_and_not_inflated(server: HostileServer, party:
     answer, _ = exchange(server, begin, BOMB)
     assert status_of(answer) in {413, 415}, answer[:300]
     assert server.memory - before < 16 << 20
+
+
+@contextmanager
+def attacked(server: HostileServer, party: Party) -> Iterator[None]:
+    """A server under attack by a process that shares nothing with this one."""
+    line = signed(party, "/v1/rounds/r/deltas", b"", "Content-Length: 60000", round_id="r")
+    command = [sys.executable, "-m", "tests.server.hostile.attack", str(server.port), line.hex()]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        time.sleep(2)
+        assert process.poll() is None
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def p99(server: HostileServer, party: Party, requests: int) -> float:
+    """Seconds that all but a hundredth of a good device's check-ins take at most."""
+    taken = []
+    for _ in range(requests):
+        begun = time.perf_counter()
+        assert party.check_in().status_code == 200
+        taken.append(time.perf_counter() - begun)
+    return float(np.quantile(taken, 0.99))
+
+
+@pytest.mark.slow
+def test_a_good_client_hardly_notices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Windows with and without attackers in turn, since the machine may be busy with something else."""
+    with HostileServer(tmp_path) as server, httpx.Client(timeout=60) as http:
+        party, attacker = (Party(http, server.url).enrol() for _ in range(2))
+        Operator(http, server.url).open()
+        p99(server, party, 100)
+        calm, pressed, before = [], [], server.memory
+        for _ in range(WINDOWS):
+            calm.append(p99(server, party, REQUESTS))
+            with attacked(server, attacker):
+                pressed.append(p99(server, party, REQUESTS))
+            with capsys.disabled():
+                grown = server.memory - before
+                print(f"\np99 without, with attackers: {calm[-1]:.4f}, {pressed[-1]:.4f} s; memory {grown:+,} bytes")
+        assert np.median(pressed) <= 2 * np.median(calm)
+        assert server.memory - before < 64 << 20
+        assert party.check_in(words_digest=DIGEST).status_code == 200

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from server.settings import Limits
-from tests.server.hostile.process import HostileServer, head, status_of
+from tests.server.hostile.attack import head
+from tests.server.hostile.process import HostileServer, status_of
 from tests.server.parties import DIGEST, Operator, Party
 
 VALUES = 2_400_000
