@@ -43,8 +43,6 @@ from server.plans.optimizer import OptimizerSettings
 from server.plans.round import RehearsalPlan, RoundSettings
 from server.registry.models import trainable
 
-__all__ = ["ATTACKS", "AVERAGES", "Attack", "Averaging", "Cell", "Scale", "aggregated", "poison", "run_cells"]
-
 Attack = Literal["sign-flip", "scaling", "wrong transcripts"]
 """``sign-flip`` sends minus what was learned, ``scaling`` what was learned, ``wrong transcripts`` what was learned from
 transcripts of other utterances; each ``FACTOR`` times as large, then clipped as the round's plan says."""
@@ -189,7 +187,7 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
                 if averaging is not None:
                     for number in range(1, scale.rounds + 1):
                         bodies = devices.reports(weights, number, attack)
-                        weights = aggregated(weights, bodies, scale.plan, averaging, scale.rate(number))
+                        weights = aggregate(weights, bodies, scale.plan, averaging, scale.rate(number))
                 return Cell(attack, averaging, seed, _errors(bundle, weights, population))
 
             for number, (attack, averaging) in enumerate(scale.rows):
@@ -200,7 +198,7 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
     return cells
 
 
-def aggregated(
+def aggregate(
     base: Weights, bodies: Iterable[bytes], plan: DeltaPlan, averaging: Averaging, rate: float
 ) -> dict[str, NDArray[np.float32]]:
     """The model that the server makes of reports, each checked as when it arrives. rate: of its SGD.

@@ -13,8 +13,6 @@ from examples.runner import Errors
 from server.lab.simulation.progress import Shown
 from server.lab.statistics import in_percent
 
-__all__ = ["WORST", "charts", "judged", "summary", "table"]
-
 WORST = 0.05
 """How much higher, relative, word error may be with attackers than without."""
 
@@ -50,11 +48,11 @@ def summary(scale: Scale, cells: Sequence[Cell]) -> dict[str, Any]:
         "rows": rows,
         "worst": WORST,
     }
-    document["findings"] = list(judged(document))
+    document["findings"] = list(findings(document))
     return document
 
 
-def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def findings(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A finding on each robust average, by its worst attack: whoever chooses an average does not choose the attack."""
     robust = [row for row in document["rows"] if row["attack"] is not None and row["averaging"] != "mean"]
     for averaging in dict.fromkeys(row["averaging"] for row in robust):

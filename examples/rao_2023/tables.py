@@ -49,11 +49,11 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
         entry["diverged"] = {str(row.seed): row.diverged for row in own if row.diverged is not None}
         entry["seconds"] = float(np.mean([row.seconds for row in own]))
         document["rows"][name] = entry
-    document["findings"] = list(judged(document))
+    document["findings"] = list(findings(document))
     return document
 
 
-def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def findings(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The paper's findings as bars; those that the rows allow."""
     rows: Mapping[str, Any] = document["rows"]
     rate, old = ({name: entry[test]["mean"] for name, entry in rows.items()} for test in ("requests", "general"))

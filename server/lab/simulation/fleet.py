@@ -141,19 +141,19 @@ def run_task(task: Task) -> Run:
         for number in range(task.settings.shape.rounds):
             moved = [[0, 0] for _ in fleet]
             for place, voice, each in zip(_folders(task), fleet, moved, strict=True):
-                with _opened(place, key, bundle, task, server, each) as device:
+                with _open(place, key, bundle, task, server, each) as device:
                     outcomes += hear(device, voice, number, task)
             if server is not None:
                 round_id = server.operator.create_round(round_settings(condition, len(fleet))).id
                 for place, each in zip(_folders(task), moved, strict=True):
-                    with _opened(place, key, bundle, task, server, each):
+                    with _open(place, key, bundle, task, server, each):
                         pass  # but for its check-in
                 _close_round(server.operator, round_id)
                 epsilon = server.operator.get("privacy")["streams"]
                 for stream, entry in epsilon.items():
                     spent.setdefault(stream, []).append(float(entry["epsilon"]))
                 traffic += [Traffic(number, *each) for each in moved]
-        recognizer = _published(bundle, server, condition)
+        recognizer = _new_recognizer(bundle, server, condition)
     for voice in task.population.heldout:
         outcomes += listen(recognizer, voice, lexicon)
     for stream, entry in epsilon.items():
@@ -167,7 +167,7 @@ def _folders(task: Task) -> list[Path]:
 
 
 @contextmanager
-def _opened(
+def _open(
     folder: Path, key: bytes, bundle: Bundle, task: Task, server: ServerProcess | None, moved: list[int]
 ) -> Iterator[Device]:
     """A device, whose user agrees to what the condition sends, after a check-in. moved: bytes up and down are added."""
@@ -261,7 +261,7 @@ def saw(recording: Utterance, result: Result, lexicon: SlotLexicon | None, condi
     return Accepted() if result.text == recording.text else Cancelled()
 
 
-def _published(bundle: Bundle, server: ServerProcess | None, condition: Condition) -> Recognizer:
+def _new_recognizer(bundle: Bundle, server: ServerProcess | None, condition: Condition) -> Recognizer:
     """A recognizer of what the server has published: what a new device of a new user starts with."""
     from device_sdk.bundle import weights as weight_files
     from device_sdk.checkin.client import Client

@@ -87,13 +87,13 @@ def gather(
         words: SlotLexicon | None = lexicon()
         base = VARIANTS["base"]
         filled = {name: getattr(shape, name) or usual for name, usual in MADE.items()}
-        said = _made(seed, replace(shape, **filled), ranges)
+        said = _make_voices(seed, replace(shape, **filled), ranges)
     else:
         corpus = open_corpus(source, seed)
         listed = voices.get(source.partition(":")[0], {})
         known = {role: tuple(map(str, listed.get(role, ()))) for role in ("base", "development", "devices", "heldout")}
         words, base = corpus.lexicon, known["base"] + known["development"]
-        said = _recorded(corpus, seed, shape, known)
+        said = _voices_of(corpus, seed, shape, known)
     folder.mkdir(parents=True, exist_ok=True)
     total = sum(len(round_) for voices_ in said for _, rounds in voices_ for round_ in rounds)
     done = count(1)
@@ -130,7 +130,7 @@ def gather_all(
 _Voices = list[tuple[str, list[list[Utterance]]]]
 
 
-def _made(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
+def _make_voices(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
     """Made people, each with an own voice, room and habits; sentences of the devices' and the held-out splits."""
 
     def talk(split: VoiceSet, persons: int | None, rounds: int, each: int | None) -> _Voices:
@@ -163,7 +163,7 @@ def _sentences(person: Person, split: VoiceSet, number: int, utterances: int, se
     return said
 
 
-def _recorded(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequence[str]]) -> tuple[_Voices, _Voices]:
+def _voices_of(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequence[str]]) -> tuple[_Voices, _Voices]:
     """Speakers of real recordings: those that the base has seen left out, the others as the card says or by a hash."""
     unseen = [speaker for speaker in corpus.speakers if speaker not in (*known["base"], *known["development"])]
     devices = [
@@ -183,20 +183,18 @@ def _recorded(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Seque
             f"{corpus.name}: {len(corpus.speakers)} voices, {len(unseen)} of them not in base training; expected at "
             "least two, one to learn and one to hold out"
         )
-    talk: _Voices = []
-    for name in devices[: shape.devices]:
-        said = _shuffled(corpus, name, seed)[: shape.each * shape.rounds if shape.each else None]
-        bounds = [round(len(said) * number / shape.rounds) for number in range(shape.rounds + 1)]
-        talk.append((name, [said[start:end] for start, end in pairwise(bounds)]))
-    listeners: _Voices = [
-        (name, [_shuffled(corpus, name, seed)[: shape.heldout_each]]) for name in heldout[: shape.heldout]
-    ]
-    return talk, listeners
 
+    def talk(name: str, most: int | None, rounds: int) -> tuple[str, list[list[Utterance]]]:
+        own = corpus.of_speakers(name).utterances
+        said = [own[index] for index in np.random.default_rng([seed, *name.encode()]).permutation(len(own))][:most]
+        bounds = [round(len(said) * number / rounds) for number in range(rounds + 1)]
+        return name, [said[start:end] for start, end in pairwise(bounds)]
 
-def _shuffled(corpus: Corpus, speaker: str, seed: int) -> list[Utterance]:
-    own = corpus.of_speakers(speaker).utterances
-    return [own[index] for index in np.random.default_rng([seed, *speaker.encode()]).permutation(len(own))]
+    most = shape.each * shape.rounds if shape.each else None
+    return (
+        [talk(name, most, shape.rounds) for name in devices[: shape.devices]],
+        [talk(name, shape.heldout_each, 1) for name in heldout[: shape.heldout]],
+    )
 
 
 def _position(speaker: str) -> float:

@@ -18,7 +18,7 @@ from examples.attackers.experiment import (
     Averaging,
     Cell,
     Scale,
-    aggregated,
+    aggregate,
     poison,
     run_cells,
 )
@@ -76,7 +76,7 @@ def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> N
     rng = np.random.default_rng(0)
     base = {"a": rng.normal(size=(4, 3)).astype(np.float32), "features.mean": np.zeros(3, np.float32)}
     reports = [honest(rng, DeltaPlan(), trainable(base), FIELDS) for _ in range(5)]
-    after = aggregated(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
+    after = aggregate(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
     rows = np.stack([report.arrays["a"] for report in reports])
     products = np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64)
     expected = {"mean": rows.mean(axis=0), "cosine": np.tensordot(cosine_weights(products, 1), rows, 1)}

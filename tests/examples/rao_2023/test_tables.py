@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from examples.rao_2023.experiment import INITIAL
-from examples.rao_2023.tables import chart, judged, table
+from examples.rao_2023.tables import chart, findings, table
 
 AT_ONCE = "EMA 0, every 1"
 GOOD = {
@@ -43,9 +43,9 @@ def document(rates: dict[str, tuple[float, float]]) -> dict[str, Any]:
 
 
 def test_all_findings_hold_on_what_the_paper_found() -> None:
-    findings = list(judged(document(GOOD)))
-    assert len(findings) == 9
-    assert all(each["holds"] for each in findings), findings
+    found = list(findings(document(GOOD)))
+    assert len(found) == 9
+    assert all(each["holds"] for each in found), found
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_all_findings_hold_on_what_the_paper_found() -> None:
     ],
 )
 def test_each_finding_can_fail(name: str, rates: tuple[float, float], failing: str) -> None:
-    findings = list(judged(document({**GOOD, name: rates})))
-    assert any(failing in each["finding"] and not each["holds"] for each in findings), findings
+    found = list(findings(document({**GOOD, name: rates})))
+    assert any(failing in each["finding"] and not each["holds"] for each in found), found
 
 
 def test_the_tables_show_every_row() -> None:

@@ -197,14 +197,14 @@ def record(network: nn.Module, tape: Tape, weights: Mapping[str, Tensor] | None 
     }
 
 
+@dataclass(frozen=True)
 class _Rule:
     """A layer while it is recorded."""
 
-    def __init__(self, module: Any, prefix: str, tape: Tape, weights: Mapping[str, Tensor] | None) -> None:
-        self.module, self.prefix, self.tape, self.weights = module, prefix, tape, weights
-
-    def forward(self, inputs: Tensor) -> Any:
-        raise NotImplementedError
+    module: Any
+    prefix: str
+    tape: Tape
+    weights: Mapping[str, Tensor] | None
 
     def parameter(self, name: str) -> Tensor | None:
         """[K, ...], or [1, ...] where all clients share it."""
@@ -213,33 +213,29 @@ class _Rule:
             return None if own is None else own.unsqueeze(0)
         return self.weights.get(f"{self.prefix}{name}")
 
-    def affine(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[K, M, I] times weight [K, O, I]^T plus bias [K, O] -> [K, M, O]."""
+    def affine(self, rows: Tensor) -> Tensor:
+        """[K, M, I] times the weight [K, O, ...]^T, I values of each output, plus bias [K, O] -> [K, M, O]; watched."""
+        weight, bias = self.parameter("weight"), self.parameter("bias")
+        assert weight is not None
+        flat, shape = weight.flatten(2), weight.shape[1:]
+        held, prefix, biased = rows.detach(), self.prefix, bias is not None
         if len(weight) == 1:
-            return functional.linear(rows, weight[0], None if bias is None else bias[0])
-        if bias is None:
-            return torch.bmm(rows, weight.transpose(1, 2))
-        return torch.baddbmm(bias.unsqueeze(1), rows, weight.transpose(1, 2))
-
-    def watch_affine(self, output: Tensor, inputs: Tensor, shape: torch.Size, biased: bool) -> Tensor:
-        """An affine layer's output. inputs: [K, M, I]; shape: of one client's weight."""
-        held, prefix, clients = inputs.detach(), self.prefix, self.tape.clients
+            output = functional.linear(rows, flat[0], None if bias is None else bias[0])
+        elif bias is None:
+            output = torch.bmm(rows, flat.transpose(1, 2))
+        else:
+            output = torch.baddbmm(bias.unsqueeze(1), rows, flat.transpose(1, 2))
 
         def read(gradient: Tensor) -> Mapping[str, Factors]:
-            rows = gradient.reshape(clients, -1, gradient.shape[-1])
-            weight = {f"{prefix}weight": Product(Rows(held, rows, held.shape[2:]), 0, shape)}
-            return weight | ({f"{prefix}bias": Plain(rows.sum(1))} if biased else {})
+            product = {f"{prefix}weight": Product(Rows(held, gradient, held.shape[2:]), 0, shape)}
+            return product | ({f"{prefix}bias": Plain(gradient.sum(1))} if biased else {})
 
         return self.tape.watch(output, read)
 
 
 class _Linear(_Rule):
     def forward(self, inputs: Tensor) -> Tensor:
-        weight, bias = self.parameter("weight"), self.parameter("bias")
-        assert weight is not None
-        rows = self.tape.rows(inputs)
-        output = self.watch_affine(self.affine(rows, weight, bias), rows, weight.shape[1:], bias is not None)
-        return output.view(*inputs.shape[:-1], weight.shape[1])
+        return self.affine(self.tape.rows(inputs)).view(*inputs.shape[:-1], -1)
 
 
 class _Norm(_Rule):
@@ -263,14 +259,10 @@ class _Conv(_Rule):
     """As a product over patches: [R, C, S] becomes [R, P, C * kernel]."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        weight, bias, module = self.parameter("weight"), self.parameter("bias"), self.module
-        assert weight is not None
-        kernel, dilation = (1, *module.kernel_size), (1, *module.dilation)
-        padding, stride = (0, *module.padding), (1, *module.stride)
-        patches = functional.unfold(inputs.unsqueeze(2), kernel, dilation, padding, stride).transpose(1, 2)
-        rows = self.tape.rows(patches)
-        output = self.watch_affine(self.affine(rows, weight.flatten(2), bias), rows, weight.shape[1:], bias is not None)
-        return output.view(len(inputs), -1, weight.shape[1]).transpose(1, 2)
+        own = self.module
+        sizes = (1, *own.kernel_size), (1, *own.dilation), (0, *own.padding), (1, *own.stride)
+        patches = functional.unfold(inputs.unsqueeze(2), *sizes).transpose(1, 2)
+        return self.affine(self.tape.rows(patches)).view(*patches.shape[:2], -1).transpose(1, 2)
 
 
 class _Lstm(_Rule):
@@ -305,12 +297,7 @@ class _Lstm(_Rule):
         return outputs, last, cells
 
 
-_RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | None], _Rule]] = {
-    nn.Linear: _Linear,
-    nn.LayerNorm: _Norm,
-    nn.Conv1d: _Conv,
-    nn.LSTM: _Lstm,
-}
+_RULES: dict[type[nn.Module], Any] = {nn.Linear: _Linear, nn.LayerNorm: _Norm, nn.Conv1d: _Conv, nn.LSTM: _Lstm}
 _OPTIONS: dict[type[nn.Module], dict[str, Any]] = {
     nn.LSTM: {"batch_first": True, "bidirectional": False, "proj_size": 0, "dropout": 0.0, "bias": True},
     nn.Conv1d: {"groups": 1, "padding_mode": "zeros"},

@@ -80,10 +80,8 @@ def engine(
     """Raises ConfigurationError for settings that the network or the data cannot follow."""
     if remembered is None and settings.held_out is not None:
         raise ConfigurationError("held_out: found a plan without examples of the server; give remembered")
-    if settings.cohort > len(population):
-        raise ConfigurationError(
-            f"cohort: found {settings.cohort}, expected at most the {len(population)} clients there are"
-        )
+    if settings.cohort > (most := len(population)):
+        raise ConfigurationError(f"cohort: found {settings.cohort}, expected at most the {most} clients there are")
     return Engine(settings, task, population, worker(task, settings), remembered, spread)
 
 

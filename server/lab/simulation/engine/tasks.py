@@ -87,7 +87,6 @@ class SpeechCTC:
 class ClientScore:
     """Of one client: wrong of counted words (or labels), the sum of its losses (nats) and its examples."""
 
-    client: int
     wrong: int
     counted: int
     loss: float
@@ -108,17 +107,13 @@ def evaluate(
     load(network, weights)
     found = []
     for start in range(0, len(clients), at_once):
-        chosen = clients[start : start + at_once]
-        held = [range(population.examples(client)) for client in chosen]
-        batches = [
-            population.batch(client, every, lambda: np.random.default_rng(0))
-            for client, every in zip(chosen, held, strict=True)
-        ]
+        held = [(client, range(population.examples(client))) for client in clients[start : start + at_once]]
+        batches = [population.batch(client, every, lambda: np.random.default_rng(0)) for client, every in held]
         batch, shares = join(batches)
         real = shares.numpy() > 0
         figures = (*task.errors(network, batch), task.losses(network, batch).double().numpy())
         sums = [np.where(real, values.reshape(real.shape), 0).sum(1).tolist() for values in figures]
-        found += [ClientScore(*own) for own in zip(chosen, *sums, map(len, held), strict=True)]
+        found += [ClientScore(*own) for own in zip(*sums, [len(every) for _, every in held], strict=True)]
     return found
 
 

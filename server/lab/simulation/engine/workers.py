@@ -183,13 +183,11 @@ class Grouped(_Bulk):
             if name not in self.shapes:
                 moved[name] = values.expand(len(batches), *values.shape)
                 continue
-            pulled = None
-            if self.local.proximal and stack is not None:
-                pulled = (values - now).mul_(self.local.rate * self.local.proximal)
-                pulled.mul_(active.to(values.dtype).view(-1, *[1] * values.dim()))
+            share = active.to(values.dtype).view(-1, *[1] * values.dim()) * (self.local.rate * self.local.proximal)
+            pull = (values - now) * share if self.local.proximal and stack is not None else None
             moved[name] = factors[name].move(now, rate)
-            if pulled is not None:
-                moved[name].add_(pulled)
+            if pull is not None:
+                moved[name].add_(pull)
         return means.detach().double() * active, moved
 
 
@@ -219,9 +217,7 @@ class Loop:
                 self._step(trained, base, gradients)
             losses.append(float(np.mean(seen)))
             with torch.no_grad():
-                errors = None
-                if group.errors:
-                    errors = rates(*self.task.errors(self.network, batch))
+                errors = rates(*self.task.errors(self.network, batch)) if group.errors else None
                 delta = list(torch._foreach_add(trained, base, alpha=-1))
                 norms = torch.stack(torch._foreach_norm(delta)).square()
                 own = dict(zip(self.parameters, norms[:, None], strict=True))
@@ -232,8 +228,7 @@ class Loop:
                 torch._foreach_add_(total, delta, alpha=count)
             squares.append(norms)
             counts.append(count)
-        by_layer = dict(zip(self.parameters, torch.stack(squares, 1), strict=True))
-        summed = dict(zip(self.parameters, total, strict=True))
+        summed, by_layer = (dict(zip(self.parameters, each, strict=True)) for each in (total, torch.stack(squares, 1)))
         return Sent(summed, np.array(counts), np.array(losses), *_norms(by_layer))
 
     def _step(self, trained: list[Tensor], base: list[Tensor], gradients: list[Tensor]) -> None:
