@@ -12,17 +12,7 @@ from hypothesis import strategies as st
 
 from device_sdk.personalization import cache as caches
 from device_sdk.wire.messages import MarginalPlan
-from examples.liu_2020.adaptation import (
-    Bounded,
-    Exact,
-    Method,
-    Paper,
-    Personal,
-    baseline,
-    begin,
-    groups,
-    simulate,
-)
+from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Personal, baseline, begin, groups, simulate
 from examples.liu_2020.lists import Listener, listeners
 from examples.liu_2020.rows import (
     ALL,

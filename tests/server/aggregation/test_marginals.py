@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from device_sdk.wire.messages import FIXED_POINT
-from server.aggregation.marginals import (
-    nearest_counts,
-    nearest_distribution,
-    smoothed,
-    sum_counts,
-    surviving_counts,
-)
+from server.aggregation.marginals import nearest_counts, nearest_distribution, smoothed, sum_counts, surviving_counts
 
 WORDS = 12
 LAPLACE = "discrete_laplace"

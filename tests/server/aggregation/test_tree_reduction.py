@@ -109,8 +109,8 @@ def test_a_delta_that_was_changed_is_named(
 def test_encoded_deltas_are_decoded_by_workers(tmp_path: Path, encoding: Encoding) -> None:
     reports, _ = stored(tmp_path, LEAF + 1, encoding)
     with closing(Processes(tmp_path, 2)) as workers:
-        apart, here = (total(each, reports, encoding) for each in (workers, LocalWorkers(FolderBlobs(tmp_path))))
-    assert bits(apart) == bits(here)
+        here = bits(total(LocalWorkers(FolderBlobs(tmp_path)), reports, encoding))
+        assert bits(total(workers, reports, encoding)) == here
 
 
 def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:

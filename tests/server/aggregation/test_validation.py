@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -117,11 +118,9 @@ def test_damage_to_an_encoded_delta_is_refused_or_bounded(data: st.DataObject) -
     plan = DeltaPlan.model_validate({"encoding": data.draw(st.sampled_from(["float16", "int8"]))})
     content = bytearray(written(delta(), plan))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with suppress(ProtocolError):
         found = read_delta(bytes(content), SHAPES, plan)
-    except ProtocolError:
-        return
-    assert sum(float(np.square(array).sum()) for array in found.values()) ** 0.5 <= norm_bound(plan, 10, 3)
+        assert sum(float(np.square(array).sum()) for array in found.values()) ** 0.5 <= norm_bound(plan, 10, 3)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ import pytest
 
 from device_sdk.wire.messages import FIXED_POINT
 from server.registry.marginals import find_marginals, read_counts, read_probabilities
-from server.service import Service
 from tests.server.parties import HEADERS, NO_NOISE, WORDS, Operator, Party, refusal
 
 
 def released(operator: Operator, version: int) -> Any:
-    own: Service = operator.http.app.state.service
-    with own.database.read() as connection:
+    with operator.http.app.state.service.database.read() as connection:
         row = find_marginals(connection, version)
         return read_counts(row), read_probabilities(row), row.variance
 

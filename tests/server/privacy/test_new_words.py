@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterable, Set
 from fractions import Fraction
 
@@ -27,10 +26,8 @@ def plan_of(max_words: int = 5, epsilon: float = 1.0, delta: float = 1e-7) -> Wo
     return WordPlan(max_words=max_words, epsilon=epsilon, delta=delta)
 
 
-def released(
-    contributions: Iterable[Set[str]], listed: Set[str], plan: WordPlan, source: RandomBytes = secrets.token_bytes
-) -> dict[str, int]:
-    return released_words(devices_of(contributions, listed, plan), plan, source)
+def released(contributions: Iterable[Set[str]], plan: WordPlan, *source: RandomBytes) -> dict[str, int]:
+    return released_words(devices_of(contributions, {"cortado"}, plan), plan, *source)
 
 
 def released_distribution(count: int, plan: WordPlan, least: int, reach: int = 400) -> np.ndarray:
@@ -88,16 +85,16 @@ def test_what_many_say_is_released_and_what_one_says_is_not() -> None:
     plan = plan_of(max_words=3, epsilon=1.0, delta=1e-9)
     devices = [{"flatwhite", "cortado", f"secret{'a' * (number % 40 + 1)}"} for number in range(400)]
     devices[0] = {"canary"}
-    found = released(devices, {"cortado"}, plan)
+    found = released(devices, plan)
     assert list(found) == ["flatwhite"]
     assert abs(found["flatwhite"] - 399) < 60
-    assert released([], set(), plan) == {}
+    assert released([], plan) == {}
 
 
 def test_words_of_one_device_pass_as_often_as_delta_allows() -> None:
     plan = plan_of(max_words=1, epsilon=1.0, delta=0.05)
     alone = [{"".join(chr(97 + int(digit)) for digit in f"{number:05d}")} for number in range(20_000)]
-    passed = len(released(alone, set(), plan)) / len(alone)
+    passed = len(released(alone, plan)) / len(alone)
     expected = failure_chance(plan, threshold(plan))
     assert passed == pytest.approx(expected, abs=5 * math.sqrt(expected / len(alone)))
     assert expected <= plan.delta
@@ -112,10 +109,10 @@ def test_the_charge_fails_closed_when_deltas_are_spent() -> None:
 
 def test_a_key_draws_the_same_release_again_and_another_key_another() -> None:
     plan = plan_of(max_words=1, epsilon=0.05, delta=0.01)
-    named = [{word} for word in ("cortado", "mocha", "lungo") for _ in range(400)]
-    found = [released(named, set(), plan, key_stream(bytes([each]) * KEY_BYTES, "r1")) for each in (1, 1, 2)]
+    named = [{word} for word in ("latte", "mocha", "lungo") for _ in range(400)]
+    found = [released(named, plan, key_stream(bytes([each]) * KEY_BYTES, "r1")) for each in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
-    assert set(found[0]) == set(found[2]) == {"cortado", "mocha", "lungo"}
+    assert set(found[0]) == set(found[2]) == {"latte", "mocha", "lungo"}
 
 
 @given(st.integers(1, 40), st.floats(1e-6, 100))

@@ -64,11 +64,12 @@ def test_a_new_database_needs_a_bundle(tmp_path: Path) -> None:
         Service(settings(tmp_path), bad)
 
 
-def test_push_list_and_roll_back_models(http: Any, operator: Operator) -> None:
+def test_push_list_and_roll_back_models(http: Any, operator: Operator, device: Party) -> None:
     weights = {name: values + 1 for name, values in initial().weights.items()}
     pushed = operator.post("models/v2", content=dump_weights(weights), params={"note": "by hand"})
     assert (pushed["parent"], pushed["note"]) == ("base-1", "by hand (pushed by bootstrap)")
-    assert operator.get("status")["model_version"] == "v2"
+    answer = device.check_in().json()
+    assert (answer["model_version"], answer["model_sha256"]) == ("v2", pushed["sha256"])
     served = parse_weights(http.get("/v1/models/v2").content)
     assert all(np.array_equal(served[name], values) for name, values in weights.items())
     operator.post("models/v3", content=dump_weights(initial().weights), params={"published": False})
@@ -87,12 +88,6 @@ def test_push_list_and_roll_back_models(http: Any, operator: Operator) -> None:
         ("models/none/publish", b"", 404, "unknown_model"),
     ):
         assert refusal(http.post(f"/v1/operator/{path}", content=content, headers=HEADERS)) == (status, code)
-
-
-def test_a_device_learns_of_a_push_at_its_check_in(operator: Operator, device: Party) -> None:
-    stored = operator.post("models/v2", content=dump_weights(initial(seed=3).weights))
-    answer = device.check_in().json()
-    assert (answer["model_version"], answer["model_sha256"]) == ("v2", stored["sha256"])
 
 
 def encoded(values: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -131,11 +126,10 @@ def test_old_weights_go_and_what_is_needed_stays(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="keep_models: found 1"):
         settings(tmp_path, keep_models=1)
     with serving(tmp_path, keep_models=2) as http:
-        keep_what_is_needed(http, Operator(http), Party(http).enrol())
+        check_what_is_kept(http, Operator(http), Party(http).enrol())
 
 
-def keep_what_is_needed(http: Any, operator: Operator, device: Party) -> None:
-    own = http.app.state.service
+def check_what_is_kept(http: Any, operator: Operator, device: Party) -> None:
     plan = {"deltas": {}, "optimizer": {"kind": "adam", "learning_rate": 0.01}, "teacher": {"interval": 2}}
     operator.post("rounds", json={"settings": {"marginals": None, "rounds": 8} | plan})
     made = []
@@ -144,12 +138,11 @@ def keep_what_is_needed(http: Any, operator: Operator, device: Party) -> None:
         version = operator.get("status")["model_version"]
         assert device.send_delta(round_["id"], model_version=version).status_code == 200
         made.append(operator.close(round_["id"])["model_version"])
-        stored = list(own.blobs.names("models"))
+        stored = list(http.app.state.service.blobs.names("models"))
         # The base, two models with their optimizer states, the current teacher, and at most one more that is new.
         assert len(stored) <= 8, stored
-    with own.database.read() as connection:
-        rows = {row.version: row for row in list_models(connection)}
-    assert len(rows) == 1 + 7 + 3, "lineage stays: the base, seven models, three teachers"
+    with http.app.state.service.database.read() as connection:
+        assert len(list_models(connection)) == 1 + 7 + 3, "lineage stays: the base, seven models, three teachers"
     current = operator.get("status")
     assert current["model_version"] == made[-1]
     for version in ("base-1", made[-1], current["teacher_version"]):
@@ -162,15 +155,9 @@ def keep_what_is_needed(http: Any, operator: Operator, device: Party) -> None:
 
 BASE = initial().weights["encoder.0.W"]
 DECAY, RATE, FIRST, SECOND, EPSILON = 0.75, 0.125, 0.9, 0.99, 1e-3
-PLAN = {
-    "marginals": {"epsilon": 1e8},
-    "deltas": {"clip_norm": 100.0},
-    "weighting": "utterances",
-    "teacher": {"decay": DECAY, "interval": 2},
-    "optimizer": {
-        "kind": "adam", "learning_rate": RATE, "momentum": FIRST, "second_momentum": SECOND, "epsilon": EPSILON,
-    },
-}  # fmt: skip
+ADAM = {"kind": "adam", "learning_rate": RATE, "momentum": FIRST, "second_momentum": SECOND, "epsilon": EPSILON}
+PLAN = {"marginals": {"epsilon": 1e8}, "deltas": {"clip_norm": 100.0}, "weighting": "utterances", "optimizer": ADAM}
+PLAN |= {"teacher": {"decay": DECAY, "interval": 2}}
 
 Array = NDArray[np.float64]
 
@@ -245,11 +232,8 @@ def test_the_line_that_was_gone_back_to_goes_on(tmp_path: Path, keep: int | None
         history = [entry["version"] for entry in scene.operator.get("models")["history"]]
         assert history == [four, three, one, two, one, "base-1"]
         if keep is not None:
-            for answer in (
-                http.get(f"/v1/models/{two}"),
-                http.post(f"/v1/operator/models/{two}/publish", headers=HEADERS),
-            ):
-                assert refusal(answer) == (410, "model_removed")
+            back = http.post(f"/v1/operator/models/{two}/publish", headers=HEADERS)
+            assert refusal(back) == refusal(http.get(f"/v1/models/{two}")) == (410, "model_removed")
             assert scene.operator.get("status")["model_version"] == four
 
 
