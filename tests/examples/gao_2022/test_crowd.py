@@ -12,11 +12,10 @@ import pytest
 
 from examples.cohorts import DIGITS, Central
 from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
-from examples.gao_2022.recipes import AVERAGE_RATE, LANGUAGES, Recipe, average, by_cohort, federation
+from examples.gao_2022.recipes import LANGUAGES, Recipe, by_cohort, federation
 from examples.gao_2022.speech import CrowdScale, gathered
 from examples.gao_2022.tables import charts, summary, table
 from export.networks.ctc_transformer import CTC_TRANSFORMERS
-from server.aggregation.optimizers import learning_rate
 from server.lab.training.data import Example
 
 pytest.importorskip("espeakng_loader")
@@ -84,14 +83,6 @@ def test_the_rest_goes_on_from_the_warm_up(experiment: Experiment) -> None:
     rest = experiment.central("rest", "fr", 1)
     for other in (experiment.central(holders, "fr", 1) for holders in ("warm-up", "everything")):
         assert set(rest) == set(other) and any((rest[name] != other[name]).any() for name in rest)
-
-
-def test_the_servers_steps_grow_shorter() -> None:
-    settings = average(20)
-    rates = [learning_rate(settings, step) for step in range(1, 21)]
-    assert rates[:6] == [AVERAGE_RATE] * 6 and rates == sorted(rates, reverse=True)
-    assert rates[-1] == pytest.approx(AVERAGE_RATE / 20)
-    assert learning_rate(average(1), 1) > 0
 
 
 def test_scales_share_speech_and_nothing_else(experiment: Experiment) -> None:

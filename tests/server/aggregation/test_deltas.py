@@ -58,19 +58,6 @@ def test_merge_is_associative_and_agrees_with_one_fold(first: Reports, second: R
         assert same(merge(*pair), folded(first))
 
 
-def test_report_id_order_repeats_the_same_bits() -> None:
-    rng = np.random.default_rng(1)
-    deltas = {f"{n:02d}": {"a": rng.normal(size=(3, 2)).astype(np.float32)} for n in range(20)}
-
-    def run(names: list[str]) -> bytes:
-        state = init({"a": (3, 2)})
-        for name in sorted(names):
-            state = add(state, deltas[name], 1 / 3)
-        return finish(state)["a"].tobytes()
-
-    assert run(list(deltas)) == run(list(reversed(deltas)))
-
-
 @pytest.mark.parametrize("count", [1, UPDATES - 1, UPDATES, UPDATES + 1, 100])
 def test_weighted_mean_against_float64(count: int) -> None:
     rng = np.random.default_rng(count)

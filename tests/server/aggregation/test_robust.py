@@ -42,10 +42,11 @@ def mean_of_those_that_agree(rows: NDArray[np.float64], dropped: int) -> NDArray
 
 
 @pytest.mark.parametrize("count", [1, 5, 10, 31])
+@pytest.mark.parametrize("shared", [0.0, 0.1, 2.0])
 @pytest.mark.parametrize("block", [1, 400, 1 << 20])
-def test_device_by_device(count: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_by_device(count: int, block: int, shared: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(robust, "BLOCK_BYTES", block)
-    rows = np.random.default_rng(count).normal(0.1, 1.0, size=(count, 10)).astype(np.float32)
+    rows = np.random.default_rng(count).normal(shared, 1.0, size=(count, 10)).astype(np.float32)
     for share in (0.0, 0.2, 0.4):
         dropped = min(math.ceil(share * count), (count - 1) // 2)
         expected = mean_of_those_that_agree(rows.astype(np.float64), dropped)
@@ -87,23 +88,6 @@ def test_who_flips_signs_is_dropped_though_honest_deltas_hardly_agree(factor: fl
     rows[:4] *= factor
     weights = cosine_weights(rows @ rows.T, 4)
     assert not weights[:4].any() and (weights[4:] > 0).all()
-
-
-@given(st.integers(2, 20), st.integers(0, 2**32 - 1), st.floats(-2.0, 2.0))
-def test_cosine_drops_while_somebody_points_away_and_nobody_else(count: int, seed: int, shared: float) -> None:
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(count, 6)) + shared * rng.normal(size=6)
-    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    most = (count - 1) // 2
-    weights = cosine_weights(rows @ rows.T, most)
-    kept = weights > 0
-    away = [float(unit @ (units[kept].sum(axis=0) - unit * inside)) for unit, inside in zip(units, kept, strict=True)]
-    assert (~kept).sum() <= most
-    assert (~kept).sum() == most or min(np.array(away)[kept]) >= -1e-9
-    if (units @ units.T).min() >= 0:
-        assert kept.all()
-    lengths = weights[kept] * kept.sum() * np.linalg.norm(rows[kept], axis=1)
-    assert lengths.max() <= np.median(np.linalg.norm(rows, axis=1)) * (1 + 1e-9)
 
 
 def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,18 @@ from server.plans.round import RoundSettings
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose, exchanged, quick_bound
 from server.privacy.costs import calibrated
-from tests.server.privacy.definition import smallest_delta
 
 DELTA = 1e-6
+
+
+def smallest_delta(outputs: np.ndarray, neighbours: np.ndarray, epsilon: float) -> float:
+    """The smallest delta for which equation 7 of Liu & Peng 2020 holds for adjacent data sets, in this direction.
+
+        P(M(d) in S) <= e^epsilon P(M(d') in S) + delta  for every set S of outputs
+
+    The worst S is where P(M(d)) exceeds e^epsilon P(M(d')). outputs, neighbours: p and p', of the same outputs.
+    """
+    return float(np.maximum(outputs - np.exp(epsilon) * neighbours, 0.0).sum())
 
 
 def laplace(epsilon: float, words: int = 1, weight: int = 1) -> Charge:

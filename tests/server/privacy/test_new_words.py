@@ -19,7 +19,7 @@ from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.new_words import devices_of, failure_chance, noise_scale, released_words, threshold
 from server.privacy.noise import KEY_BYTES, key_stream
-from tests.server.privacy.definition import smallest_delta
+from tests.server.privacy.test_composition import smallest_delta
 
 
 def plan_of(max_words: int = 5, epsilon: float = 1.0, delta: float = 1e-7) -> WordPlan:
