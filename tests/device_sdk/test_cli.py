@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from device_sdk import cli
+from device_sdk import DataError, MissingExtraError, cli
 from device_sdk.benchmarks import Figure
-from device_sdk.errors import DataError, MissingExtraError
 from tests.architecture.sources import ROOT
 
 

@@ -10,13 +10,10 @@ from typing import Any
 
 import httpx
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, Device, DeviceSettings, Result
 from device_sdk.consent import Stream
-from device_sdk.device import Device
 from device_sdk.feedback.signals import Signal
-from device_sdk.hypothesis import Result
 from device_sdk.learning import LearningSettings, StepSettings
-from device_sdk.settings import DeviceSettings
 from tests.bounds import ANYTHING
 from tests.device_sdk.devices import KEY, LIGHT
 from tests.live import hosted

@@ -16,20 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, CheckInError, CheckInReport, Client, Device, StateError
 from device_sdk.checkin import aggregation
-from device_sdk.checkin.client import Client
-from device_sdk.checkin.session import CheckInReport
-from device_sdk.device import Device
-from device_sdk.errors import CheckInError, StateError
 from device_sdk.privacy.contributions import share_variance
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from tests.device_sdk.checkin.site import Site, heard, opened, site
 from tests.live import Tap
 from tests.server.parties import ENROLMENT
-
-pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
 
 PLAN = MarginalPlan(
     trust="distributed", mechanism="discrete_gaussian", epsilon=8.0, delta=1e-6, minimum_survivors=2, max_words=5

@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
-from device_sdk.device import Device
-from device_sdk.errors import BundleError, CheckInError
+from device_sdk import Bundle, BundleError, CheckInError, Client, Device, DeviceSettings
 from device_sdk.features import logmel
 from device_sdk.learning import MaskSettings, TeacherSettings
 from device_sdk.runtimes.training import TrainingSession
-from device_sdk.settings import DeviceSettings
 from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, heard, opened, site, taught
 from tests.live import LosesReports
 from tests.server.parties import ENROLMENT
 from tests.signals import hiss
 
-pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
 COLLECTED = {"kind": "gradient", "batch_size": 2, "clip_norm": 1e6}
 
 

@@ -14,15 +14,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from safetensors.numpy import load
 
+from device_sdk import CheckInError, Client, OfferBounds, StateError
 from device_sdk.checkin import identity
-from device_sdk.checkin.client import Client
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.reports import enqueue_delta, enqueue_marginals, flush, has_reported, restored_counts
 from device_sdk.checkin.updates.adoption import decode_marginals
-from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
-from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.state import Store, records
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
 from device_sdk.wire import signing

@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from device_sdk import Bundle, CheckInError
+from device_sdk import Bundle, CheckInError, Client
 from device_sdk.checkin import identity
-from device_sdk.checkin.client import Client
 from device_sdk.wire.signing import TIMESTAMP
 from tests.device_sdk.checkin.site import Site, site, taught
 from tests.device_sdk.checkin.site import opened as site_opened

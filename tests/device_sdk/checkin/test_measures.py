@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundle import Bundle
-from device_sdk.feedback import Accepted
+from device_sdk import Accepted, Bundle
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.learning.delta import Measures
 from tests.device_sdk.checkin.site import LIGHT, opened, site, taught

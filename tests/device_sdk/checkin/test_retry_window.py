@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, CheckInError, Client, Device, Postponed, StateError
 from device_sdk.checkin import retry_window
-from device_sdk.checkin.client import Client
 from device_sdk.checkin.retry_window import LONGEST, note_answer, note_failure, remaining
-from device_sdk.device import Device
-from device_sdk.errors import CheckInError, Postponed, StateError
 from device_sdk.state import Store
 
 URL = "https://server.example"

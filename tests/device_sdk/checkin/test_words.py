@@ -9,13 +9,8 @@ from typing import Any
 
 import pytest
 
-from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
+from device_sdk import Alternate, Bundle, CheckInError, Client, ConfigurationError, Corrected, Device, DeviceSettings
 from device_sdk.checkin.reports import restored_words
-from device_sdk.device import Device
-from device_sdk.errors import CheckInError, ConfigurationError
-from device_sdk.feedback import Alternate, Corrected
-from device_sdk.settings import DeviceSettings
 from device_sdk.state.outbox import Outgoing
 from tests.bounds import ANYTHING
 from tests.device_sdk.checkin.site import KEY, SETTINGS, opened, site
@@ -24,9 +19,6 @@ from tests.device_sdk.privacy.canaries import Needles
 from tests.live import LosesReports, Tap
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 from tests.signals import noise
-
-pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
 
 TWICE = {"epsilon": NO_NOISE, "max_words": 2}
 """Two words a device; what two devices name is released."""

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, BundleError
 from device_sdk.commands.bundle import app, try_out
-from device_sdk.errors import BundleError
 
 RUN = CliRunner()
 

@@ -12,11 +12,10 @@ import pytest
 import soundfile
 from typer.testing import CliRunner
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, CheckInError, ConfigurationError, FeedbackError, StateError
 from device_sdk.cli import main
 from device_sdk.commands.device import app
 from device_sdk.commands.state import KEY_VARIABLE
-from device_sdk.errors import CheckInError, ConfigurationError, FeedbackError, StateError
 from tests.device_sdk.checkin.site import site
 from tests.server.parties import ENROLMENT
 from tests.signals import noise

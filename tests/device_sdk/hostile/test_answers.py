@@ -11,12 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings
 from device_sdk.checkin import identity
-from device_sdk.checkin.client import Client
-from device_sdk.device import Device
-from device_sdk.errors import CheckInError
-from device_sdk.settings import DeviceSettings
 from device_sdk.state import outbox
 from tests.device_sdk.devices import KEY
 from tests.device_sdk.hostile.server import (

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
-from device_sdk.checkin.client import Client
+from device_sdk import Bundle, CheckInError, Client, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.checkin import site

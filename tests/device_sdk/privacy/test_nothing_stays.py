@@ -21,9 +21,6 @@ from tests.device_sdk.state.audit import findings
 from tests.live import LiveServer, Tap
 from tests.speech import packaged
 
-pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
-
 
 @dataclass(frozen=True)
 class Left:

@@ -14,10 +14,7 @@ import httpx
 import numpy as np
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Timestamp
 
-from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
-from device_sdk.checkin.session import CheckInReport
-from device_sdk.device import Device
+from device_sdk import Bundle, CheckInReport, Client, Device
 from server.signing.roots import create, public_key, read_key
 from tests.device_sdk.checkin.site import site
 from tests.server.parties import ENROLMENT, Operator

@@ -14,14 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.bundle import Bundle
-from device_sdk.device import Device
+from device_sdk import Bundle, Device
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import Answer, Fleet, changed_root, running, signed_timestamp
 from tests.device_sdk.state.audit import findings
 from tests.signals import hiss
-
-pytest.importorskip("uvicorn")
 
 UPDATES = "/v1/updates/"
 TIMESTAMP = f"{UPDATES}timestamp.json"

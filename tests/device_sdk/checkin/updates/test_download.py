@@ -15,18 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, CheckInError, CheckInReport, Device
 from device_sdk.checkin.client import PART, Client, Partial
-from device_sdk.checkin.session import CheckInReport
-from device_sdk.device import Device
-from device_sdk.errors import CheckInError
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import Fleet, _Stream, running
 from tests.device_sdk.state.audit import findings
 from tests.live import CuttingLine
 from tests.server.parties import ENROLMENT
-
-pytest.importorskip("uvicorn")
 
 ROOT = Path(__file__).parents[4]
 

@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, BundleError, CheckInError, Device
 from device_sdk.checkin import identity
 from device_sdk.checkin.updates.metadata import release_of
-from device_sdk.device import Device
-from device_sdk.errors import BundleError, CheckInError
 from device_sdk.wire.rollout import MILLIONTHS, arm_of, millionths
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import Fleet, running
 from tests.signals import hiss
-
-pytest.importorskip("uvicorn")
 
 QUIET = hiss(1)
 

@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 from tuf.api.metadata import TargetFile, Targets
 
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, CheckInError, ConfigurationError, Device, DeviceSettings, MissingExtraError
 from device_sdk.checkin.updates.metadata import Release, Target, release_of
-from device_sdk.device import Device
-from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
 from device_sdk.learning import LearningSettings, TeacherSettings
-from device_sdk.settings import DeviceSettings
 from server.signing.roots import public_key, read_key, rotate, sign
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import (
@@ -34,8 +31,6 @@ from tests.device_sdk.checkin.updates.fleet import (
 )
 from tests.device_sdk.hostile.server import checked_in
 from tests.device_sdk.state.audit import findings
-
-pytest.importorskip("uvicorn")
 
 UPDATES = "/v1/updates/"
 FAR = int(time.time()) + 10**8
