@@ -9,21 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import (
-    Bundle,
-    Cancelled,
-    CheckInError,
-    Corrected,
-    Device,
-    DeviceSettings,
-    LearningSettings,
-    Semantics,
-    SlotLexicon,
-)
+from device_sdk import Bundle, Cancelled, CheckInError, Corrected, Device, Semantics, SlotLexicon
+from tests.device_sdk.devices import KEY, quick
 from tests.signals import noise
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1))
+SETTINGS = replace(quick(), keep_corrected=True)
 SAID = "borborygmus"
 
 EVENTS = (

@@ -11,6 +11,9 @@ from device_sdk.privacy.contributions import reported_words
 from device_sdk.wire.words import is_word
 
 
+NAMES = {"o'neill", "señor"}
+
+
 @pytest.mark.parametrize(
     ("unlisted", "max_words", "expected"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -36,29 +37,26 @@ class Scene:
                 assert self.fleet.check_in(device).updates_refused == ()
         return [device.model_version for device in self.devices]
 
-    def arms(self, version: str, share: float) -> list[str]:
-        found = []
-        for device in self.devices:
-            known = identity.load(device._model_state.store, self.fleet.url)
-            assert known is not None
-            found.append(arm_of(known.device_id or "", version, share))
-        return found
+    def arms(self, version: str) -> list[str]:
+        known = (identity.load(device._model_state.store, self.fleet.url) for device in self.devices)
+        return [arm_of(each.device_id or "", version, 0.5) for each in known if each is not None]
 
-    def begin(self, version: str, **settings: Any) -> None:
-        wanted = {"version": version, "settings": {"share": 0.5, "minimum": 2} | settings}
-        self.fleet.operator.post("rollout", json=wanted)
+    def begin(self, version: str, seed: int, scale: float = 0.01, **settings: Any) -> None:
+        self.fleet.publish(version, seed, published=False, scale=scale)
+        self.again(version, **settings)
+
+    def again(self, version: str, **settings: Any) -> None:
+        settings = {"share": 0.5, "minimum": 2, "seconds": 1e6, "patience": 1e6} | settings
+        self.fleet.operator.post("rollout", json={"version": version, "settings": settings})
 
     def state(self) -> dict[str, Any]:
         return dict(self.fleet.operator.get("rollout")["rollouts"][0])
 
-    def named(self, *versions: str, share: float = 0.5) -> str:
+    def named(self, name: str) -> str:
         """A version for which both arms have a device of either kind of trust."""
-        for number in range(10_000):
-            name = f"{versions[0]}-{number}"
-            arms = self.arms(name, share)
-            if all(arms[kind::2].count(arm) == 1 for kind in (0, 1) for arm in ("rollout", "control")):
-                return name
-        raise AssertionError("no such version")
+        versions = (f"{name}-{number}" for number in itertools.count())
+        both = [["control", "rollout"]] * 2
+        return next(each for each in versions if [sorted(self.arms(each)[kind::2]) for kind in (0, 1)] == both)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +64,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iter
     folder, clock = tmp_path_factory.mktemp("fleet"), [time.time()]
     settings = {"clock": lambda: clock[0], "window_seconds": 1e6}
     with running(folder, tiny_bundle, server_settings=settings) as fleet, ExitStack() as stack:
-        devices = [
-            stack.enter_context(
-                Device.open(folder / f"d{number}", KEY, tiny_bundle, trusted_root=fleet.root if number % 2 else None)
-            )
-            for number in range(4)
-        ]
+        devices = []
+        for number, root in enumerate((None, fleet.root, None, fleet.root)):
+            device = Device.open(folder / f"d{number}", KEY, tiny_bundle, trusted_root=root)
+            devices.append(stack.enter_context(device))
         scene = Scene(fleet, devices, clock)
         assert scene.check_in() == [tiny_bundle.version] * 4
         yield scene
@@ -79,17 +75,16 @@ def scene(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iter
 
 def test_a_share_goes_first_and_back_or_ahead_with_all(scene: Scene, tiny_bundle: Bundle) -> None:
     version = scene.named("second")
-    scene.fleet.publish(version, 2, published=False)
-    scene.begin(version, seconds=1e6, patience=1e6)
+    scene.begin(version, 2)
     before = scene.devices[0].recognize(QUIET, 16_000).text
-    arms = scene.arms(version, 0.5)
+    arms = scene.arms(version)
     for _ in range(2):
         assert scene.check_in() == [version if arm == "rollout" else tiny_bundle.version for arm in arms]
     assert scene.state()["arms"]["rollout"]["seen"] == arms.count("rollout")
     scene.fleet.operator.post("rollout/roll-back")
     assert scene.check_in() == [tiny_bundle.version] * 4
     assert scene.devices[0].recognize(QUIET, 16_000).text == before
-    scene.begin(version, seconds=1e6, patience=1e6)
+    scene.again(version)
     assert scene.check_in() == [version if arm == "rollout" else tiny_bundle.version for arm in arms]
     scene.fleet.operator.post("rollout/promote")
     assert scene.check_in() == [version] * 4
@@ -101,14 +96,13 @@ def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene
     """Finite, of the right shapes, and of a size that no trained weight has."""
     good = scene.devices[0].model_version
     version = scene.named("unfit")
-    scene.fleet.publish(version, 3, published=False, scale=1e7)
-    scene.begin(version, seconds=1e6, patience=1000.0, doubt=0.9)
+    scene.begin(version, 3, scale=1e7, patience=1000.0, doubt=0.9)
     asked = f"/v1/models/{version}"
     for _ in range(3):
         assert scene.check_in() == [good] * 4
         assert scene.state()["state"] == "running"
         tries = [path for path, answers in scene.fleet.line.heard.items() for _ in answers if path.startswith(asked)]
-        assert len(tries) == scene.arms(version, 0.5).count("rollout"), "what is unfit is fetched once"
+        assert len(tries) == scene.arms(version).count("rollout"), "what is unfit is fetched once"
         scene.clock[0] += 450.0
     deadline = time.monotonic() + 30
     while scene.state()["state"] == "running":
@@ -145,16 +139,10 @@ def test_a_device_reads_its_own_place_from_what_is_signed(share: float) -> None:
         assert release_of(targets(), device_id).model.version == "one"
 
 
-@pytest.mark.parametrize("share", ["all", None, 1.0, [MILLIONTHS], {"share": MILLIONTHS}])
-def test_a_share_that_is_none_moves_nobody(share: Any) -> None:
-    assert release_of(targets(("two", share)), "0" * 32).model.version == "one"
-
-
-def test_a_device_that_is_not_enrolled_takes_what_is_current() -> None:
-    assert release_of(targets(("two", MILLIONTHS))).model.version == "one"
-
-
-def test_a_rollout_takes_no_place_of_the_current_model() -> None:
+def test_who_takes_what_is_current() -> None:
+    for share in ("all", None, 1.0, [MILLIONTHS], {"share": MILLIONTHS}):
+        assert release_of(targets(("two", share)), "0" * 32).model.version == "one", "a share that is none"
+    assert release_of(targets(("two", MILLIONTHS))).model.version == "one", "a device that is not enrolled"
     found = targets(("two", MILLIONTHS // 2))
     found.pop("models/one.safetensors")
     with pytest.raises(CheckInError, match="found 0 targets"):
