@@ -10,7 +10,6 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import reported_words
 from device_sdk.wire.words import is_word
 
-
 NAMES = {"o'neill", "señor"}
 
 
