@@ -5,8 +5,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ from device_sdk.state.outbox import Outgoing
 from tests.device_sdk.devices import KEY, LIGHT, quick
 from tests.signals import hiss as speech
 
-LEXICON = SlotLexicon({"place": ("kitchen", "bedroom"), "thing": ("light", "window")})
+MEANT = Semantics({"place": "kitchen"}, SlotLexicon({"place": ("kitchen", "bedroom"), "thing": ("light", "window")}))
 
 
 def tell(device: Device, seed: int = 1, signal=LIGHT) -> str:
@@ -66,19 +66,16 @@ def test_corrections_are_learned(tmp_path: Path, tiny_bundle: Bundle) -> None:
         assert device.student.steps == 20 and "20 learning steps" in str(device.learned())
 
 
-@pytest.mark.parametrize(
-    ("signal", "cost"), [(Accepted(), 0.0), (Cancelled(), 1.0), (Semantics({"place": "kitchen"}, LEXICON), 1.0)]
-)
+@pytest.mark.parametrize(("signal", "cost"), [(Accepted(), 0.0), (Cancelled(), 1.0), (MEANT, 1.0)])
 def test_an_utterance_with_feedback_is_used_once(device: Device, signal, cost: float) -> None:
     heard = device.recognize(speech(3), 16_000).utterance_id
     assert device.learn().utterances == 0, "without feedback an utterance waits for it"
     device.feedback(heard, signal)
     report = device.learn()
     assert (report.utterances, report.steps, report.cost) == (1, 1, cost)
-    for utterance, said, words in ((heard, signal, "not in memory"), ("never heard", signal, "not in memory"),
-                                   (heard, "accepted", "signal: found str")):  # fmt: skip
-        with pytest.raises(FeedbackError, match=words):
-            device.feedback(utterance, said)
+    for utterance in (heard, "never heard"):
+        with pytest.raises(FeedbackError, match="not in memory"):
+            device.feedback(utterance, signal)
     assert device.learn().steps == 0
 
 
@@ -102,21 +99,12 @@ def test_learning_stops_when_asked(device: Device) -> None:
     assert device.learn().utterances == 3
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda device: device.agree("deltas"),
-        lambda device: device.learn(),
-        lambda device: device.forget(),
-        lambda device: device.check_in("http://127.0.0.1:9"),
-        lambda device: device.close(),
-    ],
-    ids=["agree", "learn", "forget", "check in", "close"],
-)
-def test_what_learning_asks_cannot_make_it_wait_for_itself(device: Device, call: Callable[[Device], object]) -> None:
+def test_what_learning_asks_cannot_make_it_wait_for_itself(device: Device) -> None:
     def stop() -> bool:
-        with pytest.raises(LearningError, match=r"called by what learning itself asks \(stop,"):
-            call(device)
+        check_in, agree = partial(device.check_in, "http://127.0.0.1:9"), partial(device.agree, "deltas")
+        for call in (agree, device.learn, device.forget, check_in, device.close):
+            with pytest.raises(LearningError, match=r"called by what learning itself asks \(stop,"):
+                call()
         device.withdraw("deltas")
         return False
 
@@ -134,19 +122,6 @@ def test_divergence_is_undone_and_said(tmp_path: Path, tiny_bundle: Bundle) -> N
         assert report.steps == 0 and report.stopped.startswith("undone: step 0: gradient norm")
         for name, array in before.items():
             np.testing.assert_array_equal(device.student.weights[name], array)
-
-
-def test_an_app_prices_hypotheses_itself(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    seen = []
-
-    def price(signal, texts, served):
-        seen.append((signal, served))
-        return [0.25 if text == served else 1.0 for text in texts]
-
-    with Device.open(tmp_path, KEY, tiny_bundle, quick(), cost_function=price) as device:
-        result = device.recognize(speech(1), 16_000)
-        device.feedback(result, Cancelled())
-        assert device.learn().cost == 0.25 and seen == [(Cancelled(), result.text)]
 
 
 def test_counts_follow_the_feedback(device: Device) -> None:
@@ -184,10 +159,9 @@ def test_a_full_disk_costs_no_result(tmp_path, tiny_bundle, monkeypatch, caplog)
             assert device.recognize(speech(1), 16_000).text
             device.recognize(speech(2), 16_000)
             assert "counted in memory only" in caplog.text
-            with pytest.raises(StateError, match="full"):
-                device.feedback(first, LIGHT)
-            with pytest.raises(StateError, match="full"):
-                device.learn()
+            for call in (partial(device.feedback, first, LIGHT), device.learn):
+                with pytest.raises(StateError, match="full"):
+                    call()
         assert device.student is before
         device.recognize(speech(2), 16_000)
         assert device.learned().utterances == 4

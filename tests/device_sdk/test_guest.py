@@ -66,20 +66,16 @@ def test_the_policy_is_asked_first_and_between(tmp_path: Path, tiny_bundle: Bund
         assert len(device.remembered()) == 3, "what was not learned from is still there"
 
 
-def test_an_app_has_its_own_policy(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with Device.open(tmp_path, KEY, tiny_bundle, STILL, policy=lambda work, conditions: f"no {work} today") as device:
-        tell(device, 1)
-        assert device.learn().stopped == "not now: no learn today"
-        with pytest.raises(Postponed, match="not now: no check in today; everything is kept"):
-            device.check_in("http://127.0.0.1:9")
-
-
-def test_a_metered_network_is_not_used(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with Device.open(tmp_path, KEY, tiny_bundle, STILL, conditions=lambda: Conditions(metered=True)) as device:
-        tell(device, 1)
-        assert device.learn().steps == 1
-        with Client("http://127.0.0.1:9") as client, pytest.raises(Postponed, match="metered"):
-            device.check_in(client, "token")
+def test_an_app_has_its_own_policy_and_a_metered_network_is_not_used(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    own = {"policy": lambda work, conditions: f"no {work} today"}
+    for host, steps, why in ((own, 0, "not now: no check in today; everything is kept"),
+                             ({"conditions": lambda: Conditions(metered=True)}, 1, "metered")):  # fmt: skip
+        with Device.open(tmp_path, KEY, tiny_bundle, STILL, **host) as device:
+            tell(device, 1)
+            report = device.learn()
+            assert report.steps == steps and (steps or report.stopped == "not now: no learn today")
+            with Client("http://127.0.0.1:9") as client, pytest.raises(Postponed, match=why):
+                device.check_in(client, "token")
 
 
 def test_memory_bounds_a_step(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -218,11 +214,3 @@ def test_what_is_withheld_is_never_learned_from(tmp_path: Path, tiny_bundle: Bun
         assert device.learn().utterances == 0
         device.withdraw("learning")
         assert device.remembered() == ()
-
-
-def test_without_the_guard_everything_is_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    settings = replace(STILL, guard=GuardSettings(watch=False, withhold=1))
-    with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
-        for seed in range(3):
-            tell(device, seed)
-        assert device.learn().steps == 3

@@ -12,7 +12,7 @@ from device_sdk import Bundle, Conditions, ConfigurationError, Profiles, Rating,
 from device_sdk.feedback.signals import Signal
 from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.learning.settings import RehearsalSettings
-from tests.device_sdk.devices import KEY, LIGHT, quick, tell
+from tests.device_sdk.devices import KEY, quick, tell
 from tests.signals import noise
 
 SETTINGS = quick(cost_weight=0.0)
@@ -109,10 +109,3 @@ def test_what_the_app_brings_is_every_users(tmp_path: Path, tiny_bundle: Bundle)
 def test_what_is_no_name_is_refused(profiles: Profiles, name: str) -> None:
     with pytest.raises(ConfigurationError, match="profile: expected a name"):
         _ = profiles[name]
-
-
-def test_a_late_feedback_finds_its_user_after_a_change(profiles: Profiles) -> None:
-    heard = profiles["ana"].recognize(noise(9600, 1), 16_000)
-    profiles["ben"].recognize(noise(9600, 2), 16_000)
-    profiles["ana"].feedback(heard.utterance_id, LIGHT)
-    assert (profiles["ana"].learn().steps, profiles["ben"].learn().steps) == (1, 0)

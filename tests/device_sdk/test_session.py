@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import AudioError, Device, Endpointing, EndpointRule, RecognitionSession, Result
+from device_sdk import Device, Endpointing, EndpointRule, RecognitionSession, Result
 from device_sdk.bundle import Bundle
 from tests.device_sdk.devices import KEY, LIGHT
 from tests.signals import noise
@@ -49,15 +49,6 @@ def test_the_next_utterance_has_the_newest_model(device: Device) -> None:
     assert second.offset == pytest.approx(0.6)
     acoustic = [[hypothesis.scores.acoustic for hypothesis in each.nbest] for each in (first, second, fresh)]
     assert acoustic[0] != acoustic[1] == acoustic[2]
-
-
-def test_channels_and_rates(device: Device) -> None:
-    stereo = np.stack([noise(8_000), noise(8_000)], axis=1)
-    session = device.session(8_000, mix_down=True)
-    session.feed(stereo)
-    assert session.finish().seconds == 1.0
-    with pytest.raises(AudioError, match="mix_down"):
-        device.session(8_000).feed(stereo)
 
 
 def test_an_event_loop(tmp_path: Path) -> None:

@@ -1,13 +1,7 @@
-"""Runs damaged inputs in a process of their own, so that a crash or a hang is one failed case and not the end.
-
-    python -m tests.device_sdk.damage.driver BUNDLE --count 10000 --seed 1
-
-runs them by hand and prints what they ended in.
-"""
+"""Runs damaged inputs in a process of their own, so that a crash or a hang is one failed case and not the end."""
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import json
 import os
@@ -19,7 +13,6 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +56,7 @@ def _batch(
     bundle: Path, cases: list[int], seed: int, scratch: Path, patience: float, endings: list[Ending]
 ) -> str | None:
     """Runs cases until they are done (None) or the child is lost (what happened to it)."""
-    module = "tests.device_sdk.damage.driver"
-    words = [sys.executable, "-m", module, str(bundle), "--child", str(scratch), "--seed", str(seed)]
+    words = [sys.executable, "-m", "tests.device_sdk.damage.driver", str(bundle), str(scratch), str(seed)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
         asked.write(json.dumps(cases).encode())
@@ -126,31 +118,5 @@ def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
         answers.write(json.dumps(ending | {"seconds": round(time.perf_counter() - began, 4)}).encode() + b"\n")
 
 
-def _main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", type=json.loads)
-    parser.add_argument("--child", type=Path)
-    given = parser.parse_args()
-    if given.child is not None:
-        _child(given.bundle, json.load(sys.stdin), given.seed, given.child)
-        return 0
-    began = time.perf_counter()
-    cases = given.cases or range(given.count)
-    endings = drive(given.bundle, cases, given.seed)
-    counts: dict[str, Counter[str]] = {}
-    for ending in endings:
-        counts.setdefault(ending.kind, Counter())[ending.how if ending.good else "WRONG"] += 1
-        if not ending.good:
-            print(f"case {ending.case} ({ending.kind}): {ending.how}")
-    print(json.dumps({kind: dict(found.most_common()) for kind, found in sorted(counts.items())}, indent=2))
-    wrong = sum(not ending.good for ending in endings)
-    slowest = max(endings, key=lambda ending: ending.seconds)
-    print(f"{len(endings)} cases, {wrong} wrong, {time.perf_counter() - began:.0f} s; slowest {slowest}")
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(_main())
+    _child(Path(sys.argv[1]), json.load(sys.stdin), int(sys.argv[3]), Path(sys.argv[2]))

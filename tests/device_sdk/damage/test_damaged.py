@@ -44,7 +44,7 @@ def test_crashes_hangs_and_foreign_errors_are_seen(tiny_bundle, tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path.cwd())]))
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys, time\n"
-        "if '--child' in sys.argv:\n"
+        "if sys.argv[0] == '-m':\n"
         "    import tests.device_sdk.damage.cases as cases\n"
         "    def run(ground, seed, case):\n"
         "        if case == 1: os.abort()\n"

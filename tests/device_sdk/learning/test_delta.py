@@ -61,19 +61,10 @@ def test_bounds_of_layers_are_those_of_the_definition() -> None:
     assert layer_bounds(shapes, 2.0, "global") == {"a": 2.0, "b": 2.0}
 
 
-def test_a_loud_layer_leaves_the_quiet_one_as_it_is() -> None:
-    loud = arrays([100.0, 0.0], [0.1, 0.1])
-    assert norm({"p1": clip(loud, 1.0, "global")[0]["p1"]}) < 0.002
-    for clipping in ("uniform", "dim"):
-        np.testing.assert_array_equal(clip(loud, 1.0, clipping)[0]["p1"], loud["p1"])
-
-
 def test_delta_is_local_minus_base_bounded() -> None:
     base, local = arrays([1.0, 1.0], [0.0]), arrays([4.0, 1.0], [4.0])
     delta, norm = bound(difference(local, base), DeltaPlan(clip_norm=1.0))
-    assert norm == 5.0
-    np.testing.assert_allclose(delta["p0"], [0.6, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(delta["p1"], [0.8], rtol=1e-6)
+    np.testing.assert_allclose([*delta["p0"], *delta["p1"], norm], [0.6, 0.0, 0.8, 5.0], rtol=1e-6)
 
 
 UNBOUNDED = DeltaPlan.model_construct(clip_norm=0.0, clipping="global")
@@ -175,8 +166,7 @@ def test_rounding_adds_little_to_the_noise() -> None:
     """Noise comes first. int8 of it by rows of a thousand: its variance grows by less than one part in a thousand."""
     noise = add_noise({"w": np.zeros((200, 1000), np.float32)}, 0.1)
     rounded = decode(encode(noise, "int8"), "int8")["w"].astype(np.float64)
-    added = float(np.mean((rounded - noise["w"]) ** 2)) / 0.01
-    assert 0 < added < 1e-3
+    assert 0 < float(np.mean((rounded - noise["w"]) ** 2)) / 0.01 < 1e-3
 
 
 def test_scales_by_row_and_by_tensor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ SETTINGS = GuardSettings()
 RIGHT, WRONG = "turn on the light", "one two three four"
 
 
-def heard(*texts: str, sure: float = 0.97) -> Heard:
+def heard(*texts: str, sure: float = 1.0) -> Heard:
     """An n-best list whose first entry has the share ``sure`` and whose others share the rest."""
     shares = [sure, *[(1 - sure) / max(1, len(texts) - 1)] * (len(texts) - 1)]
     return Heard(texts, tuple((at + 1,) for at in range(len(texts))), tuple(math.log(share) for share in shares))
@@ -67,12 +68,8 @@ def test_two_models_on_one_utterance(local: Heard, base: Heard, costs, expected)
 
 
 def test_the_less_sure_the_proven_model_the_less_it_costs_to_leave_it() -> None:
-    drifts = []
-    for sure in (0.99, 0.8, 0.6, 0.5):
-        base = heard(RIGHT, WRONG, sure=sure)
-        found = compare(example(), heard(WRONG, sure=1.0), base, base, no_feedback)
-        assert found.drift is not None
-        drifts.append(found.drift)
+    bases = [heard(RIGHT, WRONG, sure=sure) for sure in (0.99, 0.8, 0.6, 0.5)]
+    drifts = [compare(example(), heard(WRONG), base, base, no_feedback).drift for base in bases]
     assert drifts[0] == pytest.approx(0.99 - 2 * 0.99 * 0.01)
     assert drifts == sorted(drifts, reverse=True)
     assert drifts[-1] == pytest.approx(0.0)
@@ -89,10 +86,7 @@ def test_the_less_sure_the_proven_model_the_less_it_costs_to_leave_it() -> None:
     ],
 )
 def test_a_model_is_proven_by_what_feedback_confirmed_in_a_row(seen: list[Comparison], expected: int) -> None:
-    watch = Watch()
-    for each in seen:
-        watch = watch_one(watch, each, SETTINGS)
-    assert watch.confirmed == expected
+    assert reduce(partial(watch_one, settings=SETTINGS), seen, Watch()).confirmed == expected
 
 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=30), st.floats(0.0, 0.3), st.floats(0.01, 0.75))
@@ -144,11 +138,8 @@ def test_harm_is_found(kind: str, mean: float, within: int) -> None:
 
 
 def test_harm_after_a_long_good_time_is_found_as_soon() -> None:
-    watch = Watch()
-    for _ in range(5000):
-        watch = watch_one(watch, Comparison(feedback=-0.3), SETTINGS)
-    for _ in range(20):
-        watch = watch_one(watch, Comparison(feedback=0.6), SETTINGS)
+    seen = [Comparison(feedback=-0.3)] * 5000 + [Comparison(feedback=0.6)] * 20
+    watch = reduce(partial(watch_one, settings=SETTINGS), seen, Watch())
     assert harm(watch, SETTINGS) == "by the feedback, it serves worse than the published model"
 
 
@@ -167,18 +158,13 @@ def test_harm_after_a_long_good_time_is_found_as_soon() -> None:
 )
 def test_what_withheld_utterances_tell(seen: list[Comparison], named: str | None) -> None:
     found = harm_withheld(seen, SETTINGS)
-    assert (found is None) == (named is None)
-    assert named is None or named in str(found)
-
-
-def test_the_guard_remembers_no_content() -> None:
-    watch = Watch(2.5, 1.0, 4, 3, "it has left what that model thinks likely, and no feedback says why")
-    assert from_bytes(to_bytes(watch)) == watch
-    assert from_bytes(None) == Watch()
+    assert found is None if named is None else named in str(found)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", to_bytes(Watch(served=-1.0)), to_bytes(Watch(drift=math.nan))])
 def test_damaged_records_are_refused(content: bytes) -> None:
+    watch = Watch(2.5, 1.0, 4, 3, "it has left what that model thinks likely, and no feedback says why")
+    assert (from_bytes(to_bytes(watch)), from_bytes(None)) == (watch, Watch())
     with pytest.raises(StateError, match="settings/guard"):
         from_bytes(content)
 

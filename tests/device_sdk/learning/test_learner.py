@@ -124,8 +124,12 @@ def test_rebasing_by_hand() -> None:
     student = Student(arrays([4.0, 5.0, 1.0]), arrays([0.0, 0.0, 0.0]), steps=7, utterances=3)
     found = rebased(student, arrays([1.0, 1.0, 1.0]), arrays([3.0, 1.0, 1.0]), 0.5)
     np.testing.assert_allclose(flat(found.weights), [3.0, 3.0, 1.0])
-    assert found.teacher is found.weights is found.start
-    assert (found.steps, found.utterances) == (0, 0)
+    assert found.teacher is found.weights is found.start and (found.steps, found.utterances) == (0, 0)
+    assert flat(rebased(student, found.weights, found.weights, 1.0).weights).tolist() == [4.0, 5.0, 1.0], (
+        "the same base"
+    )
+    none = rebased(student, found.weights, student.teacher, 0.0)
+    assert none.weights is student.teacher and none.start is None
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0, 3.0])
@@ -143,10 +147,3 @@ def test_what_is_kept_is_no_longer_than_the_own_move_and_never_points_with_the_b
     kept = flat(rebased(student, base, new, keep).weights) - flat(new)
     assert np.linalg.norm(kept) <= keep * np.linalg.norm(moved) + 1e-4
     assert float(kept @ change) <= 1e-3
-
-
-def test_the_same_base_again_changes_nothing_of_a_full_share_and_none_is_the_base_itself() -> None:
-    base, local = arrays([0.0, 0.0, 0.0]), arrays([1.0, 2.0, 3.0])
-    assert flat(rebased(Student(local, local), base, base, 1.0).weights).tolist() == [1.0, 2.0, 3.0]
-    found = rebased(Student(local, local), local, base, 0.0)
-    assert found.weights is base and found.start is None

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from device_sdk.bundle.second_moments import moments
@@ -27,11 +27,9 @@ def test_a_step_by_hand() -> None:
     settings = StepSettings(learning_rate=0.1, clip_norm=2.5)
     stepped, momentum, norm = sgd(weights, arrays([3.0, 0.0], [4.0]), 2.0, Momentum(), settings)
     assert norm == 5.0
-    np.testing.assert_allclose(stepped["p0"], [0.85, 2.0], rtol=1e-6)
-    np.testing.assert_allclose(stepped["p1"], [2.8], rtol=1e-6)
-    assert stepped["features.mean"] is weights["features.mean"]
+    np.testing.assert_allclose([*stepped["p0"], *stepped["p1"]], [0.85, 2.0, 2.8], rtol=1e-6)
+    assert stepped["features.mean"] is weights["features.mean"] and weights["p0"].tolist() == [1.0, 2.0]
     assert (momentum.steps, momentum.loss, momentum.velocity) == (1, 2.0, {})
-    assert weights["p0"].tolist() == [1.0, 2.0]
 
 
 def test_momentum_adds_up() -> None:
@@ -60,10 +58,8 @@ def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, se
     with np.errstate(all="ignore"), pytest.raises(LearningError, match=words):
         sgd(weights, arrays(gradient), loss, momentum, settings)
     assert weights["p0"].tolist() == [1.0] * len(gradient)
-
-
-def test_a_hard_utterance_after_easy_ones_is_no_divergence() -> None:
-    assert sgd(arrays([1.0]), arrays([1.0]), 40.0, Momentum(loss=0.5), StepSettings())[0]["p0"][0] < 1.0
+    easy = Momentum(loss=0.5)
+    assert sgd(weights, weights, 40.0, easy, StepSettings())[0]["p0"][0] < 1.0, "a hard one after easy ones is none"
 
 
 @given(st.integers(1, 80), st.integers(0, 1000))
@@ -123,9 +119,8 @@ def test_the_unit_of_the_loss_does_not_matter(seed: int, unit: float) -> None:
 
 
 def test_large_damping_leaves_directions_within_a_tensor() -> None:
-    gradient = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
-    scaled = precondition({"w": gradient}, scales(moments(squares(0)), 1e6))["w"]
-    np.testing.assert_allclose(scaled / gradient, (scaled / gradient).mean(), rtol=1e-4)
+    scaled = precondition({"w": np.ones((4, 3), np.float32)}, scales(moments(squares(0)), 1e6))["w"]
+    np.testing.assert_allclose(scaled, scaled.mean(), rtol=1e-4)
 
 
 # Adapters
@@ -139,24 +134,19 @@ def matrices(seed: int) -> Arrays:
 
 
 @given(st.integers(0, 999), st.integers(1, 8), st.integers(0, 8))
+@example(3, 2, 0)
 def test_a_change_of_low_rank_is_found_again(seed: int, rank: int, changed: int) -> None:
     rng, start, weights = np.random.default_rng(seed), matrices(seed), {}
     for name, (out, width) in SHAPES.items():
         change = rng.normal(size=(out, min(changed, rank))) @ rng.normal(size=(min(changed, rank), width))
         weights[name] = start[name] + change.astype(np.float32)
-    factors = factorize(weights, start, SHAPES, rank, np.random.default_rng(1))
+    factors, other = (factorize(weights, start, SHAPES, rank, np.random.default_rng(seed)) for seed in (1, 2))
     for name, (out, width) in SHAPES.items():
         up, down = factors[f"{name}.up"], factors[f"{name}.down"]
+        assert changed or (not up.any() and np.abs(down - other[f"{name}.down"]).max() > 0.01), "random where unused"
         assert up.shape == (out, min(rank, out, width)) and down.shape == (min(rank, out, width), width)
         np.testing.assert_allclose(up @ down, weights[name] - start[name], atol=2e-5)
         np.testing.assert_allclose(down @ down.T, np.eye(len(down)), atol=1e-5)
-
-
-def test_without_a_change_up_is_zero_and_down_is_random() -> None:
-    first, second = (factorize(matrices(3), matrices(3), SHAPES, 2, np.random.default_rng(seed)) for seed in (0, 1))
-    for name in SHAPES:
-        assert not first[f"{name}.up"].any()
-        assert np.abs(first[f"{name}.down"] - second[f"{name}.down"]).max() > 0.01
 
 
 @given(st.integers(0, 999))

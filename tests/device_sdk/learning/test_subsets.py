@@ -12,7 +12,6 @@ from device_sdk import Bundle, Device, DeviceSettings, LearningSettings
 from device_sdk.bundle.architecture import (
     SUBSETS,
     Architecture,
-    Frozen,
     Subset,
     factor_names,
     frozen,
@@ -98,11 +97,3 @@ def test_names_and_files(subset: Subset, deep: Bundle) -> None:
     assert list(session.trainable) == expected
     assert deep.has(frozen_file(subset)) == bool(frozen(DEEP, subset))
     assert not set(names) & set(frozen(DEEP, subset).parameters(DEEP))
-
-
-def test_what_lies_beneath() -> None:
-    assert frozen(DEEP, "top") == Frozen(1)
-    assert Frozen(1).parameters(DEEP) == ("encoder.0.W", "encoder.0.R", "encoder.0.B")
-    weights = ("joiner.encoder.weight", "joiner.encoder.bias", "joiner.predictor.weight", "joiner.output.weight")
-    assert trainable(DEEP, "joint") == (*weights, "joiner.output.bias")
-    assert not frozen(Architecture(1, 4, 1, 4, 4, 4, 4), "top")

@@ -162,8 +162,7 @@ def _identity(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     fields = json.loads(plain)
     known = fields["device_id"] is None or re.fullmatch(IDENTIFIER, fields["device_id"]) is not None
     known = known and isinstance(fields["token"], str | None) and isinstance(fields["clock"], float)
-    every = {"private_key", "device_id", "token", "clock"}
-    return set(fields) == every and len(b64decode(fields["private_key"])) == 32 and known
+    return known and len(fields) == 4 and len(b64decode(fields["private_key"])) == 32
 
 
 def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
@@ -178,11 +177,8 @@ def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     if head["kind"] == "words":
         report = WordReport.model_validate_json(body)
         return report.report_id == name and set(report.words) <= set(json.loads(restore)) and _given(restore, bundle)
-    return (
-        set(head) == {"server", "kind", "round_id", "body"}
-        and MarginalReport.model_validate_json(body).report_id == name
-        and _held(restore, bundle)
-    )
+    known = set(head) == {"server", "kind", "round_id", "body"}
+    return known and MarginalReport.model_validate_json(body).report_id == name and _held(restore, bundle)
 
 
 def _held(restore: bytes, bundle: Bundle) -> bool:
@@ -221,22 +217,17 @@ def _downloads(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
 def _kept(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     found = load(plain)
     features, head = found["features"], json.loads(found["head"].tobytes())
-    return (
-        set(found) == {"features", "head"}
-        and set(head) == {"heard", "counted", "due", "nbest", "probability", "signals", "spellings"}
-        and features.dtype == "float32"
-        and features.shape[1] == bundle.features.mel_bins
-        and features.shape[0] <= 100 * 60
-    )
+    declared = {"heard", "counted", "due", "nbest", "probability", "signals", "spellings"}
+    frames, bins = features.shape
+    fits = features.dtype == "float32" and bins == bundle.features.mel_bins and frames <= 100 * 60
+    return set(found) == {"features", "head"} and set(head) == declared and fits
 
 
 _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
-    "counts": _counts,
-    "marginals": _counts,
+    **dict.fromkeys(("counts", "marginals"), _counts),
+    **dict.fromkeys(("outbox", "aggregation"), _outbox),
     "weights": _weights,
     "identity": _identity,
-    "outbox": _outbox,
-    "aggregation": _outbox,
     "settings": _settings,
     "updates": _updates,
     "downloads": _downloads,

@@ -97,6 +97,7 @@ def setting(name: str, content: bytes) -> Callable[[Store], None]:
         (marginals([1.5, -0.5]), stored_marginals, "no distribution"),
         (marginals([np.nan, 1.0]), stored_marginals, "no distribution"),
         (marginals([]), stored_marginals, "0 values"),
+        (marginals([0.5, 0.5]), stored_marginals, "found 2 probabilities, expected one for each word, 1"),
         (marginals([1.0], "marginals/global", b"odd"), stored_marginals, "marginals/global: "),
         (marginals([1.0], "settings/marginals", b"[]"), stored_marginals, "marginals/global: "),
         (setting("x", b"\xff"), lambda store: records.read_text(store, "x"), "settings/x"),
@@ -129,13 +130,6 @@ def test_local_weights_of_another_shape_are_named(tmp_path: Path, tiny_bundle: B
         teacher = {**local.weights, "joiner.output.bias": np.zeros(3, np.float32)}
         records.write_local(store, records.Local(local.base, local.weights, teacher, local.steps, 1), base)
     with pytest.raises(StateError, match=r"weights/teacher: .*'joiner.output.bias' has shape \[3\]"):
-        Device.open(tmp_path, KEY, tiny_bundle)
-
-
-def test_marginals_of_another_length_are_named(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with closing(Store(tmp_path, KEY)) as store:
-        records.write_marginals(store, 1, tiny_bundle.words.digest, np.full(4, 0.25))
-    with pytest.raises(StateError, match="found 4 probabilities, expected one for each word"):
         Device.open(tmp_path, KEY, tiny_bundle)
 
 
