@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from device_sdk import Bundle, Conditions, ConfigurationError, Profiles, Rating, StateError
-from device_sdk.feedback.signals import Signal
 from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.learning.settings import RehearsalSettings
 from tests.device_sdk.devices import KEY, quick, tell
@@ -40,7 +38,6 @@ def test_users_share_nothing(profiles: Profiles, tmp_path: Path, tiny_bundle: Bu
 
 def test_profiles_are_there_again_and_tell_no_name_without_the_key(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
-        assert profiles.names() == ()
         for name in ("zoë", "ana"):
             profiles[name].recognize(noise(9600, 1), 16_000)
         assert profiles.names() == ("ana", "zoë")
@@ -79,23 +76,17 @@ def test_what_the_app_brings_is_every_users(tmp_path: Path, tiny_bundle: Bundle)
     learning = replace(SETTINGS.learning, cost_weight=1.0, rehearsal=RehearsalSettings(every=1))
     asked: list[str] = []
 
-    def costs(signal: Signal, texts: Sequence[str], served: str) -> list[float]:
-        asked.append("costs")
-        return [float(text == served) for text in texts]
+    def answer(what: str, found: object) -> object:
+        asked.append(what)
+        return found
 
-    def conditions() -> Conditions:
-        asked.append("conditions")
-        return Conditions(battery=0.5)
-
-    def policy(work: str, found: Conditions) -> str | None:
-        asked.append(f"{work} at {found.battery}")
-        return None
-
-    with Profiles(
-        tmp_path, KEY, tiny_bundle, replace(SETTINGS, learning=learning),
-        cost_function=costs, conditions=conditions, policy=policy,
-        rehearsal=[Transcribed(noise(9600, 7), "turn on the light")],
-    ) as profiles:  # fmt: skip
+    host = {
+        "cost_function": lambda signal, texts, served: answer("costs", [float(text == served) for text in texts]),
+        "conditions": lambda: answer("conditions", Conditions(battery=0.5)),
+        "policy": lambda work, found: answer(f"{work} at {found.battery}", None),
+        "rehearsal": [Transcribed(noise(9600, 7), "turn on the light")],
+    }
+    with Profiles(tmp_path, KEY, tiny_bundle, replace(SETTINGS, learning=learning), **host) as profiles:
         for name in ("ana", "ben"):
             asked.clear()
             tell(profiles[name], 1, Rating(0.5))

@@ -23,23 +23,10 @@ from device_sdk.bundle.architecture import SUBSETS, Subset, frozen_file, trainin
 from device_sdk.checkin import identity
 from device_sdk.state import Store, outbox, records
 from tests.device_sdk.damage import audio
-from tests.device_sdk.damage.ground import (
-    KEY,
-    LIGHT,
-    SERVER,
-    SETTINGS,
-    SOUND,
-    Ground,
-    Rows,
-    Wrong,
-    check_same,
-    contents,
-    rows,
-    unchanged,
-    valid,
-    write,
-)  # fmt: skip
+from tests.device_sdk.damage import ground as grounds
+from tests.device_sdk.damage.ground import SERVER, SETTINGS, SOUND, Ground, Rows, Wrong, check_same, rows, unchanged
 from tests.device_sdk.damage.harm import Generator, damaged, gzipped, lie_in_header, with_other_value
+from tests.device_sdk.devices import KEY, LIGHT
 
 __all__ = ["KINDS", "Ground", "kind_of", "manifest_of", "run"]
 
@@ -95,7 +82,7 @@ def _bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
         content = _zip(files, rng)
         folder.write_bytes(content if fit else damaged(content, rng))
     else:
-        write(folder, files)
+        grounds.write(folder, files)
     state = ground.state()
     before, learning = rows(state), replace(SETTINGS.learning, subset=subset or "whole")
     settings = replace(SETTINGS, precision="int8" if int8 else "float32", learning=learning)
@@ -138,7 +125,7 @@ def _live(device: Device, state: Path, before: Rows, learning: bool, carried: bo
     """An utterance, its feedback, a step. What fails leaves the state as it was."""
     with unchanged(before, state, "an utterance could not be recognized"):
         result = device.recognize(SOUND, 16_000)
-    valid(result)
+    grounds.valid(result)
     if carried:  # a bundle of another version drops what was learned from the last one
         check_same(before, state, "an utterance was recognized", counts=False)
     device.feedback(result, LIGHT)
@@ -165,16 +152,16 @@ def _state(ground: Ground, rng: Generator) -> None:
         else:
             files[name] = damaged(files[name], rng)
         state = ground.state(files)
-    before = contents(state)
+    before = grounds.contents(state)
     try:
         device = Device.open(state, KEY, ground.bundle, SETTINGS)
     except IdiolectError:
-        if before.get("state.sqlite") and before["state.sqlite"] != contents(state).get("state.sqlite"):
+        if before.get("state.sqlite") and before["state.sqlite"] != grounds.contents(state).get("state.sqlite"):
             raise Wrong("a state that cannot be opened was changed") from None
         raise
     with device:
         result = device.recognize(SOUND, 16_000)
-        valid(result)
+        grounds.valid(result)
         device.learned()
         device.feedback(result, LIGHT)
         identity.load(device._store, SERVER)

@@ -21,7 +21,7 @@ from device_sdk.feedback import (
     combined,
     costs,
 )
-from device_sdk.feedback.distance import edit_distance, similarity, word_error_rate
+from device_sdk.feedback.distance import similarity, word_error_rate
 from device_sdk.feedback.repair import repair
 from device_sdk.feedback.signals import check_costs, check_signal, parts
 from device_sdk.feedback.slots import slot_cost
@@ -59,8 +59,7 @@ TEXTS = ["a latte with soy milk", "a latte with milk", "a ladder with so milk", 
     ],
 )
 def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
-    found = costs(signal, TEXTS, TEXTS[0])  # type: ignore[arg-type]
-    assert found.dtype == np.float32
+    found = costs(signal, TEXTS, TEXTS[0])
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -158,13 +157,6 @@ def test_a_rating_is_the_sentence_error_to_expect(value: float, served: str) -> 
     wrong = costs(Cancelled(), [served, f"{served} not"], served)
     found = costs(Rating(value), [served, f"{served} not"], served)
     np.testing.assert_allclose(found, value * right + (1 - value) * wrong, atol=1e-6)
-
-
-@given(words, words, words)
-def test_edit_distance_is_a_metric(a: list[str], b: list[str], c: list[str]) -> None:
-    assert (edit_distance(a, b) == 0) == (a == b)
-    assert edit_distance(a, b) == edit_distance(b, a)
-    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
 @settings(deadline=None)  # the first example imports jiwer

@@ -70,12 +70,9 @@ def test_paper_mode_looks_for_tokens_only() -> None:
     assert slot_cost(everything, truth, LEXICON) > 0
 
 
-def test_empty_value_is_refused() -> None:
+def test_lexicon_from_labels_is_sorted_and_distinct_and_an_empty_value_refused() -> None:
     with pytest.raises(FeedbackError, match=r"lexicon\['drink'\]\[1\]: found no words"):
         SlotLexicon({"drink": ("mocha", " ")})
-
-
-def test_lexicon_from_labels_is_sorted_and_distinct() -> None:
     lexicon = SlotLexicon.from_labels([{"size": "small", "drink": "mocha"}, {"drink": "latte"}, {"drink": "mocha"}])
     assert lexicon == SlotLexicon({"drink": ("latte", "mocha"), "size": ("small",)})
     assert list(lexicon.values) == ["drink", "size"]

@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,31 +112,30 @@ def life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
         tell("opened", device)
         kinds = ["hear", "hear", "feedback", "learn", "check in", "deltas off", "deltas on"]
         kinds += ["forget"] * 2 * order.forgets
-        heard: list[str] = []
         for _ in range(order.actions):
             kind = rng.choice(kinds)
-            if kind == "hear":
-                heard.append(device.recognize(rng.choice(SOUNDS), 16_000).utterance_id)
-            elif kind == "feedback" and heard:
-                device.feedback(rng.choice(heard), rng.choice(SIGNALS))
-            elif kind == "learn":
-                device.learn()
-                heard = []
-            elif kind == "check in":
-                try:
-                    device.check_in(client, ENROLMENT)
-                except CheckInError as error:
-                    tell("not checked in", device, error=str(error))
-            elif kind == "deltas off":
-                device.withdraw("deltas")
-            elif kind == "deltas on":
-                device.agree("deltas")
-            elif kind == "forget":
-                tell("forgetting", device)
-                device.forget()
-                tell("forgot", device)
-                _agree(device)
-                heard = []
+            heard = [each.utterance_id for each in device.remembered() if not each.withheld]
+            match kind:
+                case "hear":
+                    device.recognize(rng.choice(SOUNDS), 16_000)
+                case "feedback" if heard:
+                    device.feedback(rng.choice(heard), rng.choice(SIGNALS))
+                case "learn":
+                    device.learn()
+                case "check in":
+                    try:
+                        device.check_in(client, ENROLMENT)
+                    except CheckInError as error:
+                        tell("not checked in", device, error=str(error))
+                case "deltas off":
+                    device.withdraw("deltas")
+                case "deltas on":
+                    device.agree("deltas")
+                case "forget":
+                    tell("forgetting", device)
+                    device.forget()
+                    tell("forgot", device)
+                    _agree(device)
             tell(kind, device)
         client.close()
 
@@ -150,12 +150,13 @@ def shared_life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None
                 tell("forgetting", user=user)
                 profiles.forget(user)
                 tell("forgot", user=user)
-            elif kind == "hear":
-                profiles[user].feedback(profiles[user].recognize(rng.choice(SOUNDS), 16_000), rng.choice(SIGNALS))
+                continue
+            device = profiles[user]
+            if kind == "hear":
+                device.feedback(device.recognize(rng.choice(SOUNDS), 16_000), rng.choice(SIGNALS))
             else:
-                profiles[user].learn()
-            if kind != "forget":
-                tell(kind, profiles[user], user=user)
+                device.learn()
+            tell(kind, device, user=user)
 
 
 def _agree(device: Device) -> None:
@@ -206,15 +207,13 @@ def held(device: Device, server: str) -> dict[str, int]:
 
 def _bring_up(order: Order, bundle: Bundle) -> dict[str, Any]:
     begun = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
+    if not (pid := os.fork()):
         try:
             os.dup2(2, 1)
             _child(order, bundle)
-            code = 0
+            os._exit(0)
         finally:
-            os._exit(code)
+            os._exit(1)
     if order.after:
         watch = os.pidfd_open(pid)
         select.select([watch], [], [], order.after)
@@ -225,12 +224,10 @@ def _bring_up(order: Order, bundle: Bundle) -> dict[str, Any]:
 
 
 def main() -> None:
-    bundles: dict[str, Bundle] = {}
+    opened = cache(Bundle.open)
     for line in sys.stdin:
         order = Order(**json.loads(line))
-        if order.bundle not in bundles:
-            bundles[order.bundle] = Bundle.open(Path(order.bundle))
-        print(json.dumps(_bring_up(order, bundles[order.bundle])), flush=True)
+        print(json.dumps(_bring_up(order, opened(order.bundle))), flush=True)
 
 
 if __name__ == "__main__":
