@@ -13,8 +13,7 @@ if _compiled is not None:
 from device_sdk.decoding.endpoint import Endpointing, EndpointRule
 from device_sdk.decoding.hotwords import Hotword, Hotwords
 from device_sdk.decoding.model import Rescore
-from device_sdk.decoding.recognizer import Recognizer
-from device_sdk.decoding.session import RecognitionSession
+from device_sdk.decoding.session import RecognitionSession, Recognizer
 from device_sdk.decoding.settings import DecodingSettings
 
 __all__ = [

@@ -19,8 +19,8 @@ Float = NDArray[np.float32]
 T = TypeVar("T")
 
 
-class Session(Protocol):
-    """What is needed of a :class:`device_sdk.decoding.RecognitionSession`."""
+class Listening(Protocol):
+    """Listens on and on, with what a :class:`device_sdk.decoding.RecognitionSession` does with one utterance."""
 
     @property
     def open(self) -> bool: ...
@@ -31,59 +31,72 @@ class Session(Protocol):
     def check(self, samples: Chunk) -> Float: ...
     def reset(self) -> None: ...
     def partial(self) -> Partial: ...
-    def hear(self, waveform: Float) -> tuple[Partial, Float]: ...
+    def hear(self, samples: Chunk) -> tuple[Partial, Float]: ...
     def skip(self) -> None: ...
     def end(self) -> Result | None: ...
 
+    def segments(self, chunks: Iterable[Chunk]) -> Iterator[Event]:
+        """Listens on and on: partials as they change, and a result at each endpoint and at the end of the chunks.
 
-def segments(session: Session, chunks: Iterable[Chunk]) -> Iterator[Event]:
-    """See :meth:`device_sdk.decoding.RecognitionSession.segments`."""
-    for chunk in chunks:
-        yield from _heard(session, chunk)
-    yield from _ended(session)
+        The session resets itself after each result, so that this may go on for hours in the same memory. What holds no
+        speech gives no result. ``Result.offset`` places an utterance in the stream; its words' times count from there.
+        Where utterances begin and end does not depend on the chunks.
+        Raises what :meth:`hear` raises of a chunk; the session is then as it was before that chunk.
+        """
+        for chunk in chunks:
+            yield from _heard(self, chunk)
+        yield from _ended(self)
+
+    def listen(
+        self,
+        chunks: Iterable[Chunk],
+        on_partial: Callable[[Partial], object] | None = None,
+        on_result: Callable[[Result], object] | None = None,
+    ) -> None:
+        """:meth:`segments` with callbacks, until the chunks end.
+
+        An exception in a callback never loses audio: the chunk is heard to its end, further callbacks included, and
+        then the exception is raised. Listening may go on with the rest of the chunks.
+        """
+        for chunk in chunks:
+            _tell(_heard(self, chunk), on_partial, on_result)
+        _tell(_ended(self), on_partial, on_result)
+
+    async def stream(self, chunks: AsyncIterable[Chunk]) -> AsyncIterator[Event]:
+        """:meth:`segments` for an event loop, which is never blocked: decoding runs in a thread.
+
+        Cancelling waits for the block that is being decoded, so that the session can be used at once.
+        """
+        async for chunk in chunks:
+            rest = _begun(self, chunk)
+            while rest.size:
+                events, rest = await _in_thread(_step, self, rest)
+                for event in events:
+                    yield event
+        for event in await _in_thread(_ended, self):
+            yield event
 
 
-def listen(
-    session: Session,
-    chunks: Iterable[Chunk],
+def _tell(
+    events: Iterable[Event],
     on_partial: Callable[[Partial], object] | None,
     on_result: Callable[[Result], object] | None,
 ) -> None:
-    """See :meth:`device_sdk.decoding.RecognitionSession.listen`."""
-
-    def tell(events: Iterable[Event]) -> None:
-        failure: Exception | None = None
-        for event in events:
-            callback: Callable[..., object] | None = on_result if isinstance(event, Result) else on_partial
-            if callback is None:
-                continue
-            try:
+    failure: Exception | None = None
+    for event in events:
+        callback: Callable[..., object] | None = on_result if isinstance(event, Result) else on_partial
+        try:
+            if callback is not None:
                 callback(event)
-            except Exception as error:
-                if failure is not None:
-                    log.exception("a further callback of one chunk failed")
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    for chunk in chunks:
-        tell(_heard(session, chunk))
-    tell(_ended(session))
+        except Exception as error:
+            if failure is not None:
+                log.exception("a further callback of one chunk failed")
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
-async def stream(session: Session, chunks: AsyncIterable[Chunk]) -> AsyncIterator[Event]:
-    """See :meth:`device_sdk.decoding.RecognitionSession.stream`."""
-    async for chunk in chunks:
-        rest = _begun(session, chunk)
-        while rest.size:
-            events, rest = await _in_thread(_step, session, rest)
-            for event in events:
-                yield event
-    for event in await _in_thread(_ended, session):
-        yield event
-
-
-def _heard(session: Session, chunk: Chunk) -> Iterator[Event]:
+def _heard(session: Listening, chunk: Chunk) -> Iterator[Event]:
     """What one chunk brings."""
     rest = _begun(session, chunk)
     while rest.size:
@@ -91,7 +104,7 @@ def _heard(session: Session, chunk: Chunk) -> Iterator[Event]:
         yield from events
 
 
-def _begun(session: Session, chunk: Chunk) -> Float:
+def _begun(session: Listening, chunk: Chunk) -> Float:
     """The whole chunk, checked before any of it is heard, with a session that is open for it."""
     waveform = session.check(chunk)
     if not session.open:
@@ -99,7 +112,7 @@ def _begun(session: Session, chunk: Chunk) -> Float:
     return waveform
 
 
-def _step(session: Session, waveform: Float) -> tuple[list[Event], Float]:
+def _step(session: Listening, waveform: Float) -> tuple[list[Event], Float]:
     """Hears the first second of ``waveform``, or less where an utterance ends in it. Returns what that brings, and the
     samples that remain."""
     before = session.partial()
@@ -118,7 +131,7 @@ def _step(session: Session, waveform: Float) -> tuple[list[Event], Float]:
     return events, waveform[piece.size - after.size :]
 
 
-def _ended(session: Session) -> list[Event]:
+def _ended(session: Listening) -> list[Event]:
     """What the end of an utterance brings, or the end of the chunks."""
     result = session.end() if session.seconds and session.open else None
     return [] if result is None else [result]

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import NoneType
 
@@ -17,11 +17,11 @@ from device_sdk.audio.files import Audio, given_audio
 from device_sdk.audio.waveform import Resampler, check_waveform
 from device_sdk.bundle.bundle import WORD_START
 from device_sdk.checks import check_type
-from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
-from device_sdk.decoding.hotwords import Hotwords, Spellings, settled, written
+from device_sdk.decoding.hotwords import Hotword, Hotwords, Spellings, hotwords_of, settled, written
+from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
@@ -54,7 +54,7 @@ class SessionHost:
     heard: Callable[[Result, Float, Float | None, Spellings | None], None]
 
 
-class RecognitionSession:
+class RecognitionSession(Listening):
     """Owns the state of one utterance at a time, and a clock that runs on from one to the next.
 
     Sessions of one recognizer may run in parallel threads. One session is for one thread at a time: a call while
@@ -203,36 +203,6 @@ class RecognitionSession:
             self._begin()
             self._consume(kept, to_endpoint=False)
             return result if result.text else None
-
-    def segments(self, chunks: Iterable[NDArray[np.generic]]) -> Iterator[Partial | Result]:
-        """Listens on and on: partials as they change, and a result at each endpoint and at the end of the chunks.
-
-        The session resets itself after each result, so that this may go on for hours in the same memory. What holds no
-        speech gives no result. ``Result.offset`` places an utterance in the stream; its words' times count from there.
-        Where utterances begin and end does not depend on the chunks.
-        Raises what :meth:`hear` raises of a chunk; the session is then as it was before that chunk.
-        """
-        return listening.segments(self, chunks)
-
-    def listen(
-        self,
-        chunks: Iterable[NDArray[np.generic]],
-        on_partial: Callable[[Partial], object] | None = None,
-        on_result: Callable[[Result], object] | None = None,
-    ) -> None:
-        """:meth:`segments` with callbacks, until the chunks end.
-
-        An exception in a callback never loses audio: the chunk is heard to its end, further callbacks included, and
-        then the exception is raised. Listening may go on with the rest of the chunks.
-        """
-        listening.listen(self, chunks, on_partial, on_result)
-
-    def stream(self, chunks: AsyncIterable[NDArray[np.generic]]) -> AsyncIterator[Partial | Result]:
-        """:meth:`segments` for an event loop, which is never blocked: decoding runs in a thread.
-
-        Cancelling waits for the block that is being decoded, so that the session can be used at once.
-        """
-        return listening.stream(self, chunks)
 
     def _begin(self) -> None:
         """A new utterance, which starts where the last one ended."""
@@ -432,3 +402,44 @@ def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Au
     session = open_session(rate)
     session.feed(samples)
     return session.finish()
+
+
+class Recognizer(Model):
+    """Owns the sessions of a transducer's graphs. Its attributes are never changed after it is built."""
+
+    def session(
+        self,
+        sample_rate: int,
+        *,
+        mix_down: bool = False,
+        endpointing: Endpointing | None = Endpointing(),
+        hotwords: Hotwords | Iterable[str | Hotword] | None = None,
+    ) -> RecognitionSession:
+        """A session for audio of this rate (Hz). Raises :class:`AudioError` for a rate that cannot be resampled.
+
+        mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
+        hotwords: phrases to expect; where there are thousands, build :class:`Hotwords` once and share them. Raises
+        :class:`ConfigurationError` for one that this model cannot spell.
+        """
+        return RecognitionSession(
+            self, sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords_of(hotwords)
+        )
+
+    def recognize(
+        self,
+        audio: Audio,
+        sample_rate: int | None = None,
+        *,
+        mix_down: bool = False,
+        hotwords: Hotwords | Iterable[str | Hotword] | None = None,
+    ) -> Result:
+        """The n-best list of a whole utterance.
+
+        audio: [S] float32 or float64 in [-1, 1], or int16, with its sample_rate (Hz); or a file, by its path or as its
+        bytes, which knows its own. mix_down: take the mean of several channels instead of refusing them.
+        hotwords: phrases to expect, as of :meth:`session`.
+        Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known.
+        """
+        return recognize_whole(
+            lambda rate: self.session(rate, mix_down=mix_down, hotwords=hotwords), audio, sample_rate
+        )

@@ -133,7 +133,7 @@ def _measure(
     bundle: Bundle, name: str, corpus: Corpus, precision: str, beam: int, nbest: int, rescored: bool
 ) -> Evaluation:
     """One way of decoding. nbest: length of its lists, and the deepest oracle error of it."""
-    from device_sdk.decoding.recognizer import Recognizer
+    from device_sdk.decoding import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
     from server.lab.evaluation.scores import ORACLE_DEPTHS, evaluate

@@ -189,7 +189,7 @@ def _development(source: str, factors: list[float], seed: int, limit: int | None
 
 
 def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists:
-    from device_sdk.decoding.recognizer import Recognizer
+    from device_sdk.decoding import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
     from device_sdk.runtimes.language_model import load_ngram
@@ -206,7 +206,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
 
 def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
     """Every utterance twice: with the beam and rescoring, and greedily."""
-    from device_sdk.decoding.recognizer import Recognizer
+    from device_sdk.decoding import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
     from server.lab.tuning.confidence import hear
