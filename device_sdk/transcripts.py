@@ -1,9 +1,8 @@
 """Words as they were said: the one form of what apps, users and files give as a transcript or a part of one.
 
-It is the form in which recognizers write: lower-case words, one space apart, of letters and apostrophes. What was meant
-for the eye is taken away: capitals, punctuation and how Unicode composes a letter. What can be said in several ways, as
-figures and signs can, is refused, since a model would learn from the wrong words. Errors never quote a word: messages
-end up in logs and crash reports.
+It is the form in which recognizers write: lower-case words, one space apart, of letters and apostrophes. Capitals,
+punctuation and how Unicode composes a letter are taken away. What can be said in several ways, as figures and signs, is
+refused. Errors never quote a word: messages end up in logs and crash reports.
 """
 
 from __future__ import annotations

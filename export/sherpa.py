@@ -2,8 +2,7 @@
 them, streaming and offline: blank last, LSTM state in the caches, what sherpa must know in the encoder's metadata.
 
 Its streaming recognizer computes the very features of the bundle. Its offline recognizer takes another window (povey)
-and mel filters that end 400 Hz lower, and its API changes neither, so the offline encoder first maps those features to
-the bundle's: log-mel is a smooth function of frequency, hence each bin is interpolated between the two nearest ones.
+and mel filters that end 400 Hz lower, so the offline encoder first interpolates the bundle's bins between those.
 """
 
 from __future__ import annotations

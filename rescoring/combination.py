@@ -24,12 +24,10 @@ REFRESHES = ("utterance", "round")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A logistic map (Platt scaling) of a posterior p and of the coverage c, what of all probability the list holds:
+    """A logistic map (Platt scaling) of a posterior p and of the coverage c, the log of what of all probability a list
+    holds, 0 or less:
 
         log-odds of being right = slope * logit(p) + offset + coverage * c + coverage_per_word * c / words
-
-    c = log of the summed p(tokens | audio) of the list, 0 or less. A posterior only compares entries of a list with
-    each other; where all of them are poor, the transducer has spread its probability over what is not in the list.
     """
 
     slope: float = 1.0
@@ -51,8 +49,7 @@ class Calibration:
     """Fitted on development data by ``idiolect tune confidence``; the defaults are the plain posteriors.
 
     scale: what scores (nats) are multiplied with before the softmax over the list. word: for words of a hypothesis;
-    text: for the whole of it. greedy_word, greedy_text: the same for a hypothesis alone in its list, as greedy decoding
-    gives it: no posterior tells anything then, and its probability is that of one alignment only.
+    text: for the whole of it. greedy_word, greedy_text: the same for a hypothesis alone in its list.
     Raises ValueError, naming the field, for a value outside its domain.
     """
 
@@ -122,12 +119,10 @@ class CombinationWeights:
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
     confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
-
     refresh: when the personal unigram follows what was said: after each ``utterance``, or once a ``round``, when its
         counts are reported (section 2.2 has both).
     posterior_scale: beyond the paper: n-best lists count by softmax(posterior_scale * score) in place of the kernel;
         0: the kernel.
-
     Raises ValueError, naming the field, for a value outside its domain.
     """
 

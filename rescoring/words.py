@@ -16,7 +16,6 @@ class WordList:
     """A fixed, ordered word list; a word's id is its line number and id 0 is the bucket ``<unk>``.
 
     n: len(words). A language model over the list has n + 1 symbols; the last, id n, is the sentence boundary.
-
     Raises ValueError when the list does not start with ``<unk>``, repeats a word, or holds an empty word or one with
     white space in it.
     """

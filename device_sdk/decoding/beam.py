@@ -2,10 +2,9 @@
 
 K: frames; J: joiner size.
 
-The joiner runs on all frames of a block at once for every prefix that enters the beam, and the predictor once for every
-prefix; both in batches. Most frames of speech extend no hypothesis: on these the search only adds a blank to each, a
-few additions of plain numbers. Hypotheses too far behind to be extended are set aside: their blanks are added when
-somebody asks for their scores, which for most of them, dropped by then, nobody does.
+The joiner runs on all frames of a block at once for every prefix that enters the beam, the predictor once for every
+prefix, both in batches. Frames that extend no hypothesis only add a blank to each. Hypotheses too far behind to be
+extended are set aside: their blanks are added when somebody asks for their scores.
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ def advance(beam: Beam, encoded: Float, transducer: Transducer, settings: Decodi
 
 
 def restart(beam: Beam) -> Beam:
-    """The same hypotheses, to which the prediction network listens as to an empty one: what was said before a pause
-    tells little of what follows, and networks that learned from single utterances are led astray by it."""
+    """The same hypotheses, to which the prediction network listens as to an empty one: networks that learned of single
+    utterances are led astray by what was said before a pause."""
     aside = settled(beam.tree, beam.aside, beam.heard, beam.frame) if beam.aside else {}
     alignments = [aside.get(prefix, each) for prefix, each in zip(beam.prefixes, beam.alignments, strict=True)]
     ranks = [each.score + prefix.bonus for prefix, each in zip(beam.prefixes, alignments, strict=True)]

@@ -48,9 +48,8 @@ class Prefix:
 class PrefixTree:
     """Owns the cached output and state of the prediction network for the prefixes of one utterance.
 
-    Rows are only ever added, so whoever holds a prefix may read its row at any later time; :meth:`compact` alone drops
-    rows, of prefixes that are in no hypothesis any more. Prefixes know their parents and the tree knows their children,
-    so that no cycle keeps an utterance in memory after its end.
+    Rows are only ever added; :meth:`compact` alone drops those of prefixes that are in no hypothesis any more. Prefixes
+    know their parents and the tree knows their children, so that no cycle keeps an utterance in memory after its end.
     """
 
     __slots__ = ("_c", "_children", "_h", "_predicted", "_used", "guide", "root", "transducer")

@@ -128,11 +128,9 @@ class RecognitionSession(Listening):
         """Hear the next samples, as many or few as there are.
 
         samples: [S] float32 or float64 in [-1, 1], or int16, mono, at the session's rate; [S, channels] where it mixes
-        down.
-        An endpoint is only told, in the partial: what is fed after it still belongs to this utterance. An app that goes
-        on listening calls :meth:`finish` and :meth:`reset` there, or uses :meth:`stream`, :meth:`listen` or
+        down. An endpoint is only told, in the partial: what is fed after it still belongs to this utterance. An app
+        that goes on calls :meth:`finish` and :meth:`reset` there, or uses :meth:`stream`, :meth:`listen` or
         :meth:`segments`, which do.
-
         Raises :class:`AudioError`, and leaves the utterance as it was, for samples that are no waveform (see
         :func:`~device_sdk.audio.check_waveform`), beyond the longest utterance, or after :meth:`finish`.
         """

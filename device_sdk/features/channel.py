@@ -1,14 +1,12 @@
 """The channel between a user and the recognizer: microphone, room, line and voice, as a running mean of features.
 
-A filter in front of a microphone adds the same to every log-mel frame, and loudness adds the same to every bin. What a
-device takes from its frames is the part of it that it can be sure of: the difference between the mean of what it heard
-and the mean that the model was trained on, shrunk by a prior that expects none. With x_t the frames heard, mu the
-model's mean, n their number and n_0 the prior's,
+A filter in front of a microphone adds the same to every log-mel frame, and loudness the same to every bin. A device
+takes from its frames the difference between the mean of what it heard before and the mean that the model was trained
+on, shrunk by a prior that expects none. With x_t the frames heard, mu the model's mean, n their count, n_0 the prior's,
 
     offset = sum_t (x_t - mu) / (n + n_0)
 
-which is the posterior mean of the difference where both are Gaussian (mean normalization, made cautious and causal: an
-utterance is heard with what the ones before it gave, so that streaming needs no look ahead).
+which is the posterior mean of the difference where both are Gaussian.
 """
 
 from __future__ import annotations

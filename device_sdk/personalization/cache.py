@@ -86,10 +86,7 @@ def marginal(
     weights: CombinationWeights,
 ) -> NDArray[np.float64]:
     """The marginal g that rescoring adapts to (Liu & Peng 2020, eq. 2) -> [n]. global_: published by the server, or
-    None.
-
-    With ``weights.refresh`` "round" the user's part is of what was reported; what never is due (the user shares
-    nothing, so there are no rounds) counts at once.
+    None. With ``weights.refresh`` "round" the user's part is of what was reported; what never is due counts at once.
     """
     counts = cache.counts
     if weights.refresh == "round":
@@ -180,33 +177,23 @@ class UtteranceCounts:
     unlisted: Mapping[str, float] = field(default_factory=dict)
 
 
-def count(
-    texts: Sequence[str], words: WordList, sigma: float, *, weights: Sequence[float] | None = None
-) -> UtteranceCounts:
-    """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4).
-
-    texts: the n-best list's texts, best first; one text (a correction, say) counts fully. sigma: the kernel's width.
-    weights: what each text counts, in place of the kernel.
-    """
-    listed: dict[int, float] = {}
-    unlisted: dict[str, float] = {}
-    counted = marginals.nbest_weights(len(texts), sigma).tolist() if weights is None else list(weights)
-    for text, weight in zip(texts, counted, strict=True):
-        if weight <= 0:
-            continue
-        for word, word_id in zip(text.split(), words.ids(text), strict=True):
-            listed[word_id] = listed.get(word_id, 0.0) + weight
-            if word_id == 0:
-                unlisted[word] = unlisted.get(word, 0.0) + weight
-    return UtteranceCounts(listed, unlisted)
-
-
 def heard(
     texts: Sequence[str], words: WordList, weights: CombinationWeights, scores: Sequence[float] | None = None
 ) -> UtteranceCounts:
-    """``count`` as the combination says: by rank, or by posterior where the texts have scores (nats)."""
+    """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4).
+
+    texts: the n-best list's, best first; one text (a correction, say) counts fully. They weigh as the combination says:
+    by rank, or by posterior where they have scores (nats).
+    """
+    listed: dict[int, float] = {}
+    unlisted: dict[str, float] = {}
     shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
-    return count(texts, words, weights.sigma, weights=shares)
+    for text, share in zip(texts, shares, strict=True):
+        for word, word_id in zip(text.split(), words.ids(text), strict=True) if share > 0 else ():
+            listed[word_id] = listed.get(word_id, 0.0) + share
+            if word_id == 0:
+                unlisted[word] = unlisted.get(word, 0.0) + share
+    return UtteranceCounts(listed, unlisted)
 
 
 def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | None:
@@ -214,10 +201,8 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
 
     texts: the n-best list as served. ``Accepted``, ``Alternate``, a ``Rating`` of 1/2 or more: None. ``Cancelled``,
     ``Repeated``, a lower ``Rating``: nothing is counted. ``Corrected``: the correction. ``Semantics``: the entries with
-    every slot right, in their order; where there is none, the closest repair of an entry
-    (``device_sdk.feedback.repair``), or else the entries with the fewest slot errors. So a misrecognized value does not
-    enter the cache when the app knows the right one. Of several signals the one that tells most words decides: a
-    correction, then semantics, then the rest.
+    every slot right, in their order; else the closest repair of an entry (``device_sdk.feedback.repair``), or else the
+    entries with the fewest slot errors. Of several signals a correction decides, then semantics, then the rest.
     """
     if not texts:
         return None
@@ -227,11 +212,11 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
             return (text,)
         case Semantics() as semantics:
             return _with_right_slots(texts, semantics)
+        case Rating(value=value):
+            return None if value >= 0.5 else ()
         case Accepted() | Alternate():
             return None
-        case Rating(value=value) if value >= 0.5:
-            return None
-        case Cancelled() | Repeated() | Rating():
+        case Cancelled() | Repeated():
             return ()
 
 

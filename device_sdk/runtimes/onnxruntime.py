@@ -37,8 +37,8 @@ Float = NDArray[np.float32]
 
 
 def _loaded() -> ModuleType:
-    """onnxruntime, kept from reporting: its official builds tell its maker about models, sessions and the machine, and
-    leave an id and a database in the user's home, unless they are told not to before they are loaded."""
+    """onnxruntime, kept from reporting: official builds tell their maker about models and machine, and leave an id in
+    the user's home, unless they are told not to before they are loaded."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 

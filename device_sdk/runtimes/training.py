@@ -28,7 +28,7 @@ Float = NDArray[np.float32]
 
 
 class FrozenLayers:
-    """Owns the session, made from the weights of the first run and made again where a later one brings others."""
+    """Owns the session, made from the weights of the first run and again where a later one brings others."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """Where the time of decoding goes, and what it cannot go below: profiles and bounds of speed.
 
 A *profile* is of a second of audio, stage by stage. A *bound* is a speed that this search over these graphs cannot
-exceed, however quick the rest of it becomes: that of the encoder alone, or of all networks and the features, with an
-encoder that nothing else drives out of the processor's cache.
+exceed: that of the encoder alone, or of all networks and the features.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The number of frames may be any multiple of :data:`FRAMES_AT_ONCE` up to the bucket's and that of distinct prefixes any
 that fits, so padding costs little; tokens and hypotheses are padded, for ExecuTorch's loops carry states of one shape.
-ExecuTorch's own kernels run all of it: most products are of a step or a few frames inside loops, where XNNPACK would
-pack the weights, which are inputs here, anew in each.
+ExecuTorch's own kernels run all of it: inside loops XNNPACK would pack the weights, which are inputs here, anew.
 """
 
 from __future__ import annotations

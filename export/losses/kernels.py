@@ -1,8 +1,7 @@
 """The functions of :mod:`export.losses.rows` as Triton kernels: one program a row, one pass over what it reads.
 
-What a GPU spends on rows of logits is reading and writing them. In torch a softmax, a product and a scatter take
-several passes; here the score reads a row once and the gradient reads it twice and writes it once, in the dtype of the
-matrix products. They run on CUDA, and on the CPU under ``TRITON_INTERPRET=1``, slowly, to be checked.
+The score reads a row of logits once; the gradient reads it twice and writes it once, in the dtype of the matrix
+products. They run on CUDA, and on the CPU under ``TRITON_INTERPRET=1``, slowly, to be checked.
 
 C: cells; J: joiner size; V: pieces.
 """

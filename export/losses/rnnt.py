@@ -1,11 +1,9 @@
 """RNN-T negative log-likelihood with its analytic gradient, without ever holding a T x U x V tensor.
 
-B: batch; T: frames; U: tokens; J: joiner size; V: pieces. A *cell* is one (utterance, frame, position); a batch has
-``sum_b T_b * (U_b + 1)`` of them and nothing is computed for padding. Logits exist for some thousand cells at a time
-(on a CPU so that they stay in cache, on a GPU so that they keep it busy), and are computed again for the gradient.
-There, cells which no path visits with a probability above ``pruning`` are left out: paths are narrow, so most cells
-are. On CUDA, where Triton is installed, what is not a matrix product is done by the kernels of
-:mod:`export.losses.kernels`, one pass over the logits each.
+B: batch; T: frames; U: tokens; J: joiner size; V: pieces. A *cell* is one (utterance, frame, position); nothing is
+computed for padding. Logits exist for some thousand cells at a time, and are computed again for the gradient, where
+cells which no path visits with a probability above ``pruning`` are left out. On CUDA, with Triton, what is not a
+matrix product is done by the kernels of :mod:`export.losses.kernels`.
 """
 
 from __future__ import annotations

@@ -142,9 +142,8 @@ class _Layer(nn.Module):
 class CTCTransformer(nn.Module):
     """A strided convolution with gated linear units, CAPE positions, Transformer layers, one linear layer.
 
-    Features are normalized to mean 0 and variance 1 for each utterance and mel bin. Initial weights are torch's but for
-    the residual branches of ``pre``, which begin smaller the more layers there are, so that depth does not change the
-    scale of the output.
+    Features are normalized to mean 0 and variance 1 for each utterance and mel bin. Residual branches of ``pre`` begin
+    smaller the more layers there are.
     """
 
     def __init__(self, shape: CTCTransformerShape) -> None:

@@ -4,9 +4,8 @@ A folder that ``idiolect export executorch`` wrote holds three programs that rec
 where it was asked to, and ``executorch.json``. Programs are per architecture: weights stand in them at known places,
 and a device puts its own there when it loads one.
 
-ExecuTorch's Python bindings take torch tensors: :mod:`device_sdk.runtimes.executorch.bindings` is the one module of the
-device that imports torch, and only when a program is loaded. Apps in C++, Kotlin or Swift run the same programs without
-either.
+:mod:`device_sdk.runtimes.executorch.bindings` is the one module of the device that imports torch, which ExecuTorch's
+Python bindings need, and only when a program is loaded.
 """
 
 from __future__ import annotations

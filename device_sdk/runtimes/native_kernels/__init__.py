@@ -1,8 +1,7 @@
 """Prediction and joint of small transducers as native code, where an install compiled it for a processor that is quick.
 
-A search runs these two some sixteen times for a second of speech, on a few rows each: a graph's products take a few
-microseconds then, and starting it takes ten times as long. One function of C (``native.c``) has neither. It gives what
-the graphs give, but for rounding; where it cannot run, they do.
+A search runs these two on a few rows at a time, where starting a graph takes ten times as long as its products. One
+function of C (``native.c``) gives what the graphs give, but for rounding; where it cannot run, they do.
 
 V: pieces; P: state; J: joiner size; B: hypotheses; K: frames.
 """
