@@ -63,7 +63,7 @@ class Endpointing:
 
 def trailing_silence(since_token: float, quiet: float) -> float:
     """How long nobody has spoken, seconds. since_token: since the last token of the best hypothesis; quiet: since the
-    last sound of a speaker. A sound without tokens counts half: a long word ends no utterance, and noise keeps none open.
+    last sound of a speaker. A sound without tokens counts half: a long word ends no utterance, noise keeps none open.
     """
     return max(min(since_token, quiet), since_token / 2)
 

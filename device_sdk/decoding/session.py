@@ -6,7 +6,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import NoneType
 
@@ -86,7 +87,7 @@ class RecognitionSession(Listening):
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
         self._block = round(recognizer.settings.block_seconds * self._resampler.source)
         self._longest = int(recognizer.settings.max_seconds * self._resampler.source + 1e-6)
-        self._alone = _Alone()
+        self._running = threading.Lock()
         self._start = self._consumed = 0
         self._stream: Stream
         self._partial: Partial
@@ -95,7 +96,7 @@ class RecognitionSession(Listening):
 
     def reset(self) -> None:
         """Forget the utterance, finished or not, and begin another. The clock of :attr:`offset` runs on."""
-        with self._alone:
+        with self._alone():
             self._begin()
 
     @property
@@ -134,7 +135,7 @@ class RecognitionSession(Listening):
         Raises :class:`AudioError`, and leaves the utterance as it was, for samples that are no waveform (see
         :func:`~device_sdk.audio.check_waveform`), beyond the longest utterance, or after :meth:`finish`.
         """
-        with self._alone:
+        with self._alone():
             waveform = self._checked(samples)
             if self._consumed + waveform.size > self._longest:
                 seconds = (self._consumed + waveform.size) / self._resampler.source
@@ -153,7 +154,7 @@ class RecognitionSession(Listening):
         Where an utterance ends depends on the audio alone, not on the chunks that it came in.
         Raises :class:`AudioError` as :meth:`feed` does, and where the endpoint was reached before.
         """
-        with self._alone:
+        with self._alone():
             waveform = self._checked(samples)
             if self._partial.endpoint:
                 raise AudioError("audio: this utterance has reached its endpoint; call finish() or reset() there")
@@ -180,7 +181,7 @@ class RecognitionSession(Listening):
         The list is ordered by the second pass, which partials do not see: its first text need not start with what they
         called stable. Raises :class:`AudioError` where it was finished before.
         """
-        with self._alone:
+        with self._alone():
             result = self._result()
             self._tell(result)
             return result
@@ -191,7 +192,7 @@ class RecognitionSession(Listening):
         At an endpoint, the next utterance begins with the last moment of the silence, where a word may have begun.
         Raises :class:`AudioError` where it was finished before.
         """
-        with self._alone:
+        with self._alone():
             quiet = 0 if self._waiting else round(self._quiet * self._resampler.source)
             kept = np.concatenate(self._recent)[-quiet:] if quiet else self._held[:0]
             self._consumed -= kept.size
@@ -251,6 +252,16 @@ class RecognitionSession(Listening):
         if self._host is not None:
             self._host.heard(result, self.features, self._recognizer.offset, self._spellings)
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lets one call in at a time, and refuses others rather than keep them waiting."""
+        if not self._running.acquire(blocking=False):
+            raise SessionError("session: found two calls at once, expected one thread at a time; open another session")
+        try:
+            yield
+        finally:
+            self._running.release()
+
     def _check_host(self) -> None:
         if self._host is not None:
             self._host.check()
@@ -258,7 +269,7 @@ class RecognitionSession(Listening):
     def skip(self) -> None:
         """At an endpoint before which nothing was said: begin another utterance with the last moment of this one, where
         a word may have begun that is not recognized yet."""
-        with self._alone:
+        with self._alone():
             kept = np.concatenate(self._recent) if self._recent else self._held[:0]
             self._consumed -= kept.size
             self._begin()
@@ -376,22 +387,6 @@ class RecognitionSession(Listening):
             beam = streams.searched_again(stream, recognizer.transducer, settings)
             hypotheses = found(beam)
         return hypotheses
-
-
-class _Alone:
-    """Lets one call in at a time, and refuses others rather than keep them waiting."""
-
-    __slots__ = ("_running",)
-
-    def __init__(self) -> None:
-        self._running = threading.Lock()
-
-    def __enter__(self) -> None:
-        if not self._running.acquire(blocking=False):
-            raise SessionError("session: found two calls at once, expected one thread at a time; open another session")
-
-    def __exit__(self, *raised: object) -> None:
-        self._running.release()
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

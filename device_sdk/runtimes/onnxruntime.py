@@ -129,7 +129,7 @@ class OnnxTransducer:
                 f"{sorted(bundle.manifest.files)}; run: idiolect export refresh, or use precision float32"
             )
         self.precision = precision
-        self._architecture = bundle.architecture
+        self.architecture: Architecture = bundle.architecture
         self._packed = bundle.packed
         self._quantized = None
         made = None
@@ -143,12 +143,8 @@ class OnnxTransducer:
         self._kernels = NativeKernels.begin(bundle.architecture, bundle.weights, made)
         self._begun: dict[int, tuple[Float, RecurrentState]] = {}
 
-    @property
-    def architecture(self) -> Architecture:
-        return self._architecture
-
     def encode(self, features: Float, state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
-        sizes = self._architecture
+        sizes = self.architecture
         if state is None:
             state = zero_state(sizes.encoder_layers, 1, sizes.encoder_size)
         check_features(sizes, features)
@@ -161,7 +157,7 @@ class OnnxTransducer:
         if state is None:
             if len(tokens) == 1:
                 return self._predict_first(int(tokens[0]))
-            state = zero_state(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
+            state = zero_state(self.architecture.predictor_layers, len(tokens), self.architecture.predictor_size)
         if self._kernels is not None:
             try:
                 return self._kernels.predict(tokens, state)
@@ -174,7 +170,7 @@ class OnnxTransducer:
         """What every utterance begins with, run once. The arrays are shared: nobody may write to them."""
         known = self._begun.get(token)
         if known is None:
-            sizes = self._architecture
+            sizes = self.architecture
             state = zero_state(sizes.predictor_layers, 1, sizes.predictor_size)
             predicted, state = self.predict(np.array([token], np.int64), state)
             for array in (predicted, *state):
@@ -191,7 +187,7 @@ class OnnxTransducer:
         return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])
 
     def _open(self, path: Path, threads: int, outputs: int) -> _Graph:
-        session = open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantized)
+        session = open_session(path.read_bytes(), str(path), self._packed, self.architecture, threads, self._quantized)
         found = len(session.get_outputs())
         if found != outputs:
             raise BundleError(f"{path}: has {found} outputs, expected {outputs}; take the bundle from its source again")

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep
 from export.executorch.training import TrainingStep
 from export.executorch.writer import TRAINING_BUCKETS, export_executorch
 
-__all__ = [
-    "BATCH",
-    "TRAINING_BUCKETS",
-    "EncoderStep",
-    "JoinerStep",
-    "PredictorStep",
-    "TrainingStep",
-    "export_executorch",
-]
+__all__ = ["TRAINING_BUCKETS", "TrainingStep", "export_executorch"]

@@ -66,8 +66,6 @@ class GraphBuilder:
         assert self._architecture is not None
         return self._architecture
 
-    # Edges of the graph.
-
     def input(self, name: str, shape: Shape, kind: int = FLOAT) -> Value:
         self._inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
         return name
@@ -110,8 +108,6 @@ class GraphBuilder:
             tensor.external_data.add(key=key, value=text)
         self._names.initializers.append(tensor)
 
-    # Constants.
-
     def constant(self, value: ArrayLike, dtype: DTypeLike) -> Value:
         array = np.asarray(value, dtype)
         key = (array.tobytes(), array.shape, array.dtype.str)
@@ -133,8 +129,6 @@ class GraphBuilder:
 
     def double(self, value: float) -> Value:
         return self.constant(value, np.float64)
-
-    # Nodes.
 
     def op(self, operator: str, *inputs: Value, **attributes: Any) -> Value:
         return self.ops(operator, 1, *inputs, **attributes)[0]

@@ -40,7 +40,7 @@ class ExecutorchTransducer:
         :class:`MissingExtraError` where ExecuTorch is not installed.
         """
         folder = Path(folder)
-        self._architecture = bundle.architecture
+        self.architecture: Architecture = bundle.architecture
         manifest = read_manifest(folder, bundle.architecture)
         self._batch = manifest.batch
         self._lock = Lock()
@@ -54,12 +54,8 @@ class ExecutorchTransducer:
         self._encoder, self._predictor, self._joiner = loaded
         try_transducer(self, str(folder))
 
-    @property
-    def architecture(self) -> Architecture:
-        return self._architecture
-
     def encode(self, features: Float, state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
-        sizes = self._architecture
+        sizes = self.architecture
         factor = sizes.subsampling_factor
         if state is None:
             state = zero_state(sizes.encoder_layers, 1, sizes.encoder_size)
@@ -74,7 +70,7 @@ class ExecutorchTransducer:
         return encoded, RecurrentState(h.numpy(), c.numpy())
 
     def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
-        sizes = self._architecture
+        sizes = self.architecture
         if state is None:
             state = zero_state(sizes.predictor_layers, len(tokens), sizes.predictor_size)
         run = self._predictor

@@ -24,7 +24,8 @@ from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import RecurrentState
 from export.benchmarks import runtimes, start
 from export.benchmarks.decode import shipped_speech
-from export.executorch import BATCH, EncoderStep, JoinerStep, PredictorStep, export_executorch
+from export.executorch import export_executorch
+from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep
 from export.networks.rnnt import RNNT
 from tests.signals import noise
 from tests.speech import packaged
