@@ -13,7 +13,7 @@ from device_sdk.bundle.weights import pack
 from device_sdk.runtimes.onnxruntime import open_session
 from export.graphs import streaming
 from export.networks.rnnt import RNNT
-from tests.device_sdk.bundle.test_quantized import dequantized
+from tests.device_sdk.bundle.test_bundle import dequantized
 from tests.tiny import tiny_weights
 
 SHAPES = {
