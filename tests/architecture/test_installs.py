@@ -39,15 +39,8 @@ class Place:
         """What a command prints; the tests' own environment is not seen."""
         path = f"{self.environment / 'bin'}:{os.environ['PATH']}"
         outside = {name: value for name, value in os.environ.items() if name not in OURS}
-        done = subprocess.run(
-            [str(word) for word in command],
-            cwd=self.app,
-            env=outside | {"PATH": path, "HOME": str(self.app), "XDG_CONFIG_HOME": ""},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        own = outside | {"PATH": path, "HOME": str(self.app), "XDG_CONFIG_HOME": ""}
+        done = subprocess.run(command, cwd=self.app, env=own, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

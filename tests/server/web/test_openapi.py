@@ -18,6 +18,7 @@ from server.settings import UpdateSettings
 from server.signing.roots import create
 from server.web.openapi import document
 from server.web.routes.authorization import TABLE
+from tests.architecture.sources import ROOT
 from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, serving
 from tests.server.rounds.secure_aggregation.members import PLAN, Member
 
@@ -52,13 +53,10 @@ def test_every_code_of_the_source_is_told() -> None:
         for status, answer in operation["responses"].items()
         for code in codes(answer)
     }
-    root = Path(__file__).parents[3] / "server"
-    found: set[tuple[int, str]] = set()
-    for path in root.rglob("*.py"):
-        pattern = r'Refusal\(\s*([0-9]{3}),\s*"([a-z_]+)"'
-        found |= {(int(status), code) for status, code in re.findall(pattern, path.read_text())}
+    source = "".join(path.read_text() for path in (ROOT / "server").rglob("*.py"))
+    raised = re.findall(r'Refusal\(\s*([0-9]{3}),\s*"([a-z_]+)"', source)
+    found = {(int(status), code) for status, code in raised}
     assert len(found) > 40
-
     assert found - told <= {(403, "no_rule")}
 
 
