@@ -24,8 +24,6 @@ from server.web.openapi import ROUTERS, document
 from server.web.routes import dashboard
 from server.web.routes.authorization import authorize
 
-__all__ = ["create_app"]
-
 
 def create_app(
     settings: ServerSettings,

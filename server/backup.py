@@ -32,8 +32,6 @@ from server.rounds.fence import Fence, raise_fence
 from server.storage.blobs import BlobStore, FolderBlobs, check_content
 from server.storage.database import Database
 
-__all__ = ["Backup", "restore", "save", "verify"]
-
 FORMAT = 1
 MANIFEST = "manifest.json"
 SEAL = b"idiolect-backup sha256 %s\n"

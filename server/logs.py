@@ -16,8 +16,6 @@ from typing import Any
 
 from device_sdk.errors import ConfigurationError, MissingExtraError, StateError
 
-__all__ = ["REQUEST", "JsonLines", "Lines", "configure", "fields"]
-
 REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
 """Id of the request that is being answered: drawn here, told in ``X-Request-ID``, and in every line about it."""
 

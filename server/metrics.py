@@ -13,8 +13,6 @@ from prometheus_client.registry import Collector
 
 from server.ticks import LOOP, Seen
 
-__all__ = ["Metrics"]
-
 
 class Metrics:
     """Owns a registry of its own, so two servers in one process do not mix."""

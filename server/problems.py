@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from device_sdk.errors import ProtocolError
 
-__all__ = ["Refusal"]
-
 
 class Refusal(ProtocolError):
     """Raised anywhere below a route; answered as :class:`device_sdk.wire.messages.Problem`.

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
-__all__ = ["Bucket", "Buckets", "Rate", "key_of", "take"]
-
 NETWORK = 64
 """Bits of an IPv6 address that count: whoever has one address has the rest of its network too."""
 

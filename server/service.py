@@ -51,8 +51,6 @@ from server.storage.objects import open_blobs
 from server.storage.schema import publications
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
 
-__all__ = ["Service"]
-
 log = logging.getLogger("idiolect.server")
 
 PAUSE_AFTER_FAILURE = 10.0

@@ -13,9 +13,6 @@ from device_sdk.errors import ConfigurationError
 from server.plans.rollout import RolloutSettings
 from server.rate_limit import Rate
 
-__all__ = ["THIS_MACHINE", "Limits", "Rates", "ServerSettings", "UpdateSettings", "database_url", "default_blobs"]
-
-
 THIS_MACHINE = ("127.0.0.1", "::1")
 DAY = 86_400.0
 

@@ -6,7 +6,5 @@ import math
 
 from device_sdk import OfferBounds
 
-__all__ = ["ANYTHING"]
-
 _WITHOUT = dict.fromkeys(("max_weight", "clip_norm", "marginals_epsilon", "deltas_epsilon", "words_epsilon"), math.inf)
 ANYTHING = OfferBounds(paper=True, max_words=1000, least_noise=0.0, measures=True, **_WITHOUT)

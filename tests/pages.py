@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tests.architecture.sources import ROOT
 
-__all__ = ["PAGES", "block", "blocks", "text_of"]
-
 PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")))
 """Paths below the repository."""
 

@@ -12,8 +12,6 @@ from server.commands.operators import Answer, command, line, moment, table
 from server.operators.accounts import Role
 from server.operators.client import OperatorClient
 
-__all__ = ["devices", "enrolment", "operators"]
-
 operators = typer.Typer(help="Say who may run the server, and see what each did.", no_args_is_help=True)
 enrolment = typer.Typer(help="Make and end the tokens that let devices enrol.", no_args_is_help=True)
 devices = typer.Typer(help="List and revoke devices.", no_args_is_help=True)

@@ -19,8 +19,6 @@ from device_sdk.commands.secrets import holds_password, keep_from_process_list
 if TYPE_CHECKING:
     from server.backup import Backup, Track
 
-__all__ = ["backup", "restore"]
-
 Place = Annotated[
     str,
     typer.Option("--database", envvar="IDIOLECT_DATABASE", help="SQLite file, or a database URL.", show_envvar=True),

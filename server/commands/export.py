@@ -14,8 +14,6 @@ from device_sdk.errors import BundleError
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Write bundles, and bundles for other runtimes.", no_args_is_help=True, add_completion=False)
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["app", "counts_to_probabilities", "moved"]
-
 app = typer.Typer(help="Push, pull, show and compare global marginals.", no_args_is_help=True)
 
 FORMAT = "idiolect marginals, version 1"

@@ -12,8 +12,6 @@ from server.commands.operators import Answer, command, line, moment, table
 from server.operators.client import OperatorClient
 from server.operators.messages import Model
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Push, list, try, promote and roll back models.", no_args_is_help=True)
 
 

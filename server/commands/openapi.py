@@ -9,8 +9,6 @@ import typer
 
 from device_sdk.commands.output import deliver
 
-__all__ = ["command"]
-
 
 def command(
     output: Annotated[Path | None, typer.Option(help="Write it to a file.  [default: print it]")] = None,

@@ -16,24 +16,21 @@ from device_sdk.commands.output import AsJson, Output, deliver, print_table
 from device_sdk.commands.secrets import keep_from_process_list
 from server.operators.client import OperatorClient
 
-__all__ = ["Answer", "command", "finite", "line", "moment", "show", "table"]
-
+SERVER = "http://127.0.0.1:8470"
 Answer: TypeAlias = tuple[dict[str, Any] | BaseModel, Callable[[], None]]
 """What the server said, for --json and --output, and a function that prints it for people."""
 
-_SHARED: dict[str, tuple[Any, Any]] = {
-    "server": (
-        Annotated[str, typer.Option(envvar="IDIOLECT_SERVER", help="The server's address.")],
-        "http://127.0.0.1:8470",
-    ),
-    "token": (
-        Annotated[str, typer.Option(envvar="IDIOLECT_OPERATOR_TOKEN", help="The operator token.", show_default=False)],
-        "",
-    ),
-    "as_json": (AsJson, False),
-    "output": (Output, None),
-}
-"""Options that every operators' command has: name -> (annotation, default)."""
+
+def _shared(
+    *,
+    server: Annotated[str, typer.Option(envvar="IDIOLECT_SERVER", help="The server's address.")] = SERVER,
+    token: Annotated[
+        str, typer.Option(envvar="IDIOLECT_OPERATOR_TOKEN", help="The operator token.", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Options that every operators' command has."""
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
@@ -43,7 +40,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
 
     def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
         def run(**options: Any) -> None:
-            server, token, as_json, output = (options.pop(shared) for shared in _SHARED)
+            server, token, as_json, output = (options.pop(each.name) for each in shared)
             keep_from_process_list({"--token": ("IDIOLECT_OPERATOR_TOKEN", token)})
             with OperatorClient(server, token) as client:
                 found, present = function(client, **options)
@@ -51,12 +48,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
             if not deliver(document, as_json, output):
                 present()
 
-        kind = inspect.Parameter.KEYWORD_ONLY
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared = [
-            inspect.Parameter(option, kind, annotation=annotation, default=default)
-            for option, (annotation, default) in _SHARED.items()
-        ]
+        shared = inspect.signature(_shared, eval_str=True).parameters.values()
         # typer reads the options of a command from its signature.
         run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         run.__name__, run.__doc__ = function.__name__, function.__doc__

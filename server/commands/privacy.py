@@ -19,8 +19,6 @@ from device_sdk.wire.messages import WordPlan
 from server.commands.operators import Answer, command, finite, show
 from server.operators.client import OperatorClient
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Read the privacy ledger, plan its cost, audit the samplers.", no_args_is_help=True)
 
 TERMS = {

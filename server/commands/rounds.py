@@ -18,8 +18,6 @@ from server.operators.client import OperatorClient
 if TYPE_CHECKING:
     from server.plans.round import RoundSettings
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Plan, open, close, list and show rounds.", no_args_is_help=True)
 
 

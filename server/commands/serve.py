@@ -20,8 +20,6 @@ from server.rate_limit import Rate
 from server.serve import run, run_many, write_private
 from server.storage.blobs import keep_private
 
-__all__ = ["command", "read_tokens"]
-
 
 def _rate_option(what: str) -> Any:
     return typer.Option(metavar="RATE:BURST", help=f"{what}, and at once after a rest.")

@@ -10,8 +10,6 @@ import typer
 
 from device_sdk.commands.output import AsJson, deliver
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Make, sign and rotate the keys of signed updates.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of the root keys; keep it off the server.")]

@@ -14,20 +14,6 @@ from server.problems import Refusal
 from server.storage.schema import actions, operators
 from server.tokens import digest, draw_token
 
-__all__ = [
-    "BOOTSTRAP",
-    "Action",
-    "Operator",
-    "Role",
-    "add_operator",
-    "find_operator",
-    "list_actions",
-    "list_operators",
-    "record",
-    "revoke_operator",
-    "who_shows",
-]
-
 
 def add_operator(connection: Connection, name: str, role: Role, by: str, now: float) -> str:
     """A new operator. Returns the token, which is shown once and never kept. Raises Refusal: 409 ``name_taken``."""

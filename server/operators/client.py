@@ -23,8 +23,6 @@ from server.plans.round import RoundSettings
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["OperatorClient"]
-
 _ADDRESS = "expected an address such as http://127.0.0.1:8470"
 _KEPT = "`idiolect serve` writes its own as operator_token to idiolect-server.tokens.json, or where --token-file says"
 

@@ -20,8 +20,6 @@ from server.signing import store
 from server.signing.roots import ONLINE, Online, Signed, public_key, read_chain, read_key
 from server.storage.database import Database
 
-__all__ = ["Repository"]
-
 log = logging.getLogger("idiolect.server")
 
 _VERSIONED = re.compile(r"([1-9][0-9]{0,17})\.(root|snapshot|targets)\.json")

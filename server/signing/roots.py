@@ -28,22 +28,6 @@ from tuf.api.metadata import Metadata, Root
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = [
-    "ONLINE",
-    "Online",
-    "Signed",
-    "Signing",
-    "create",
-    "new_key",
-    "proposed",
-    "public_key",
-    "read_chain",
-    "read_key",
-    "rotate",
-    "sign",
-    "signing_of",
-]
-
 Online = Literal["targets", "snapshot", "timestamp"]
 ONLINE: tuple[Online, ...] = get_args(Online)
 PROPOSAL = "next.root.json"

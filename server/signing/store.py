@@ -14,8 +14,6 @@ from server.rounds.rollout.store import read_settings, running
 from server.signing.roots import Online
 from server.storage.schema import publications, update_metadata
 
-__all__ = ["Published", "Row", "find", "keep", "last_publication", "newest", "published_files"]
-
 LISTED = 1000
 """Older published models than so many are named no more: no device is sent back that far."""
 KEPT = 8

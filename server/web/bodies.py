@@ -20,8 +20,6 @@ from server.problems import Refusal
 from server.rate_limit import key_of
 from server.service import Service
 
-__all__ = ["answer", "body_reader", "found_value", "parse", "plain", "problem", "refused", "service", "upload_reader"]
-
 log = logging.getLogger("idiolect.server")
 
 FOUND = 64

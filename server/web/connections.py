@@ -24,8 +24,6 @@ from device_sdk.wire.messages import Problem
 from server.rate_limit import key_of
 from server.settings import THIS_MACHINE, Limits
 
-__all__ = ["PROVED", "deadline_protocol"]
-
 PROVED = "proved"
 """In the state of a request: its signature is known to be good, though its body is still to come."""
 PROGRESS = 32 * 1024

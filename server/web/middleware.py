@@ -19,8 +19,6 @@ from server.problems import Refusal
 from server.rate_limit import Buckets, key_of
 from server.web.bodies import problem
 
-__all__ = ["Limited", "Watched", "check_rate"]
-
 log = logging.getLogger("idiolect.server")
 requests = logging.getLogger("idiolect.requests")
 

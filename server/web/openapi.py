@@ -17,8 +17,6 @@ from server.web.operations import SCHEMAS
 from server.web.routes import accounts, devices, health, operators
 from server.web.routes.authorization import TABLE, Caller, Rule
 
-__all__ = ["ROUTERS", "document"]
-
 ROUTERS = [module.router for module in (devices, operators, accounts, health)]
 _BODIES = (
     *(wire.Enrol, wire.CheckIn, wire.MarginalReport, wire.WordReport, wire.Problem),

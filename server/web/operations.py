@@ -10,8 +10,6 @@ from typing import Any, Final, TypeAlias
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-__all__ = ["BODY", "FILE", "REPORT", "SCHEMAS", "SIGNED", "WEIGHTS", "Bytes", "for_operators", "operation"]
-
 SCHEMAS = "#/components/schemas/"
 
 

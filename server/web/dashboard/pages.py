@@ -24,8 +24,6 @@ from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
-__all__ = ["Page", "audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
-
 RECENT = 40
 UNDERWAY = frozenset({"planned", "open", "closing", "aggregated", "evaluated"})
 _TOLD_ELSEWHERE = ("round.close", "round.abandon", "model.push", "marginals.push")

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "Line", "bars", "lines", "standalone"]
-
 
 @dataclass(frozen=True, slots=True)
 class Line:

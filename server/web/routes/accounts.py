@@ -23,8 +23,6 @@ from server.web.operations import for_operators
 from server.web.routes.authorization import acting, operator_of
 from server.web.routes.operators import Small
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/operator")
 
 Limit = Annotated[int, Query(ge=1, le=1000)]

@@ -21,8 +21,6 @@ from server.operators.accounts import BOOTSTRAP, Action, Operator, Role, record,
 from server.problems import Refusal
 from server.web.bodies import service
 
-__all__ = ["TABLE", "Caller", "Rule", "acting", "authorize", "identify", "operator_of"]
-
 
 class Caller(StrEnum):
     """Who is let through. The last three are roles of operators, each of which may do what the one before may."""

@@ -27,8 +27,6 @@ from server.web.bodies import body_reader, service
 from server.web.dashboard import pages
 from server.web.routes.authorization import identify
 
-__all__ = ["COOKIE", "SECONDS", "from_own_site", "holder", "router", "ticket"]
-
 router = APIRouter(include_in_schema=False)
 
 Form = Annotated[bytes, Depends(body_reader(lambda server: 4096))]

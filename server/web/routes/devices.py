@@ -49,8 +49,6 @@ from server.web.routes.senders import (
     taking,
 )
 
-__all__ = ["Download", "router"]
-
 router = APIRouter(prefix="/v1")
 
 Enrolments = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.message_bytes, check_enrolling))]

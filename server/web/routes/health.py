@@ -15,8 +15,6 @@ from server.rounds.store import count_by_state
 from server.web.bodies import plain, service
 from server.web.operations import Bytes, for_operators, operation
 
-__all__ = ["router"]
-
 METRICS = Bytes("Prometheus' text format.", "text/plain")
 DOCUMENT = Bytes("This document.", "application/json")
 

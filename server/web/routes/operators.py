@@ -30,9 +30,6 @@ from server.web.bodies import body_reader, parse, plain, refused, service
 from server.web.operations import WEIGHTS, for_operators
 from server.web.routes.authorization import acting, operator_of
 
-__all__ = ["Small", "router"]
-
-
 router = APIRouter(prefix="/v1/operator")
 
 Small = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.message_bytes))]

@@ -15,8 +15,6 @@ from server.rounds.store import find_round, read_settings
 from server.service import Service
 from server.web.middleware import check_rate
 
-__all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
-
 
 def sender_of(request: Request, body: bytes) -> Sender:
     """The sender of a request, verified before its body was read. Raises Refusal (401) for another body."""

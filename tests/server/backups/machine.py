@@ -9,11 +9,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from tests.forks import idiolect
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import Operator, Party
-
-__all__ = ["VALUES", "WORDS", "Machine", "idiolect"]
 
 WORDS, VALUES = 40, 64
 

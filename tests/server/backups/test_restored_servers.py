@@ -15,7 +15,8 @@ from sqlalchemy import Select, select
 from server.settings import database_url
 from server.storage.database import Database
 from server.storage.schema import releases, rounds
-from tests.server.backups.machine import Machine, delta, idiolect
+from tests.forks import idiolect
+from tests.server.backups.machine import Machine, delta
 from tests.server.parties import HEADERS, Operator, Party
 from tests.server.postgres import fresh_database, postgres_server
 

@@ -11,7 +11,8 @@ from device_sdk import cli
 from server.registry.retention import remove_old
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
-from tests.server.backups.machine import VALUES, Machine, delta, idiolect
+from tests.forks import idiolect
+from tests.server.backups.machine import VALUES, Machine, delta
 from tests.server.parties import HEADERS
 
 PLAN = {"marginals": None, "deltas": {"clip_norm": 100.0}}

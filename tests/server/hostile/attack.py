@@ -12,8 +12,6 @@ import itertools
 import sys
 from contextlib import suppress
 
-__all__ = ["BOMB", "head"]
-
 BOMB = gzip.compress(bytes(1 << 26), 9, mtime=0)
 """64 MiB of zeros in 64 KiB."""
 

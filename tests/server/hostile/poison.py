@@ -21,8 +21,6 @@ from device_sdk.wire.delta_codec import SCALE, encode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.validation import norm_bound
 
-__all__ = ["KINDS", "PLANS", "Kind", "Report", "honest"]
-
 TYPES = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "<f8": "F64", "<i4": "I32", "<i8": "I64", "|u1": "U8", "|b1": "BOOL"}
 CODES = {code: name for name, code in TYPES.items()}
 HUGE = 3e38

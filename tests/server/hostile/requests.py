@@ -21,8 +21,6 @@ from device_sdk.wire.messages import DeltaPlan
 from tests.server.hostile.poison import KINDS, honest, written
 from tests.server.parties import DIGEST, ENROLMENT, HEADERS, Party
 
-__all__ = ["SHAPES", "Sender", "Thrown", "damaged", "from_openapi", "from_schemas"]
-
 MISFITS = (
     *(("Content-Encoding", "gzip"), ("Content-Type", "multipart/form-data; boundary=x"), ("X-Long", "x" * 20000)),
     *(("Expect", "100-continue"), ("Authorization", "Bearer \xff"), ("Range", "bytes=0-,5-")),
