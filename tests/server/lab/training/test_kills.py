@@ -2,76 +2,70 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch._dynamo  # noqa: F401 (the first step of an optimizer would load it, in every fork)
 from safetensors.numpy import load_file
 
-from server.lab.training.data import Example, write_shard
+from server.lab.training.data import Example, read_shard, write_shard
 from server.lab.training.pieces import train_pieces
+from server.lab.training.rnnt import Recipe, run, train_rnnt
 from server.lab.training.speech import Mixture, sentence
+from server.lab.training.trainer import Budget
 
-ROOT = Path(__file__).parents[4]
-ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-RECIPE = {
-    "preset": "tiny",
-    "flat_share": 0.1,
-    "easy_share": 0.2,
-    "ctc_share": 0.5,
-    "window": 2,
-    "batch": 5,
-    "threads": 1,
-    "snapshot_minutes": 1e6,
-    "watch_steps": 7,
-    "checkpoint_steps": 3,
-}
+FORKED = get_context("forkserver")
+FORKED.set_forkserver_preload([__name__])
+SHARES = {"flat_share": 0.1, "easy_share": 0.2, "ctc_share": 0.5}
+OFTEN = {"snapshot_minutes": 1e6, "watch_steps": 7, "checkpoint_steps": 3}
 
 
-@pytest.fixture(scope="module")
-def starter() -> Iterator[subprocess.Popen[str]]:
-    """A process that has loaded everything and starts runs."""
-    command = [sys.executable, "-m", "tests.server.lab.training.one_run"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=ONE_THREAD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+def train(folder: Path, out: Path, recipe: Recipe, told: Connection) -> None:
+    """A run on the shards of a folder, which tells the number of every finished step."""
+
+    def window(first: int, last: int) -> list[Example]:
+        paths = [folder / f"shard-{index % 3:05d}.safetensors" for index in range(first, last + 1)]
+        return [example for path in paths for example in read_shard(path)]
+
+    def tell(step: int, progress: float, figures: dict[str, float]) -> None:
+        if "seconds" in figures:
+            told.send(step)
+
+    run.ShardMaker = lambda *_: nullcontext(SimpleNamespace(window=window))  # type: ignore[assignment, misc]
+    run.progress_bar = lambda show: nullcontext(tell)
+    features = np.random.default_rng(0).normal(-8, 3, (60, 64)).astype(np.float32)
+    watched = [Example(features, "stop", "noise.development")]
+    train_rnnt(recipe, Mixture(), (folder / "tokenizer.model").read_bytes(), out, watched)
 
 
-def run(starter: subprocess.Popen[str], arguments: Sequence[str], after: float = math.inf, delay: float = 0) -> int:
-    """A run that is killed by SIGKILL when so many of its steps are done and some time more. Returns the last step that
-    it told of; -1 where it had come to its end."""
-    assert starter.stdin is not None and starter.stdout is not None
-    starter.stdin.write(json.dumps(arguments) + "\n")
-    starter.stdin.flush()
-    pid, steps = 0, [0]
-    for said in map(json.loads, starter.stdout):
-        if isinstance(said, int):
-            steps.append(said)
-        elif "pid" in said:
-            pid = said["pid"]
-        else:
-            assert said["ended"] in ((0, -signal.SIGKILL) if delay else (0,))
-            return steps[-1] if said["ended"] else -1
-        if pid and len(steps) > after:
-            time.sleep(delay)
-            with suppress(ProcessLookupError):  # it has just ended
-                os.kill(pid, signal.SIGKILL)
-            after = math.inf
-    raise AssertionError("the process that starts runs has ended")
+def finish(speech: Path, out: Path, steps: int, after: float = math.inf, delay: float = 0.0) -> int | None:
+    """A run that is killed by SIGKILL when it has told of so many steps and some time more. Returns the last of them;
+    None where it had come to its end."""
+    recipe = Recipe("tiny", budget=Budget(steps=steps), window=2, batch=5, threads=1, **SHARES, **OFTEN)  # type: ignore[arg-type]
+    heard, told = FORKED.Pipe(duplex=False)
+    process = FORKED.Process(target=train, args=(speech, out, recipe, told))
+    process.start()
+    told.close()
+    done: list[int] = []
+    with suppress(EOFError, OSError):  # its end may cut a message short
+        while True:
+            done.append(heard.recv())
+            if len(done) == after:
+                time.sleep(delay)
+                process.kill()
+    process.join()
+    assert process.exitcode in ((0,) if math.isinf(after) else (0, -signal.SIGKILL))
+    return done[-1] if process.exitcode else None
 
 
 @pytest.fixture(scope="module")
@@ -90,29 +84,23 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arguments(speech: Path, out: Path, steps: int, **changes: Any) -> list[str]:
-    return [str(speech), str(out), json.dumps({**RECIPE, "budget": {"steps": steps}, **changes})]
-
-
 @pytest.mark.parametrize(("points", "steps"), [(3, 18), pytest.param(20, 120, marks=pytest.mark.slow)])
-def test_kills_change_nothing(
-    starter: subprocess.Popen[str], speech: Path, tmp_path: Path, points: int, steps: int
-) -> None:
+def test_kills_change_nothing(speech: Path, tmp_path: Path, points: int, steps: int) -> None:
     """A run that is killed at random points ends with the weights, averages, optimizer and generators of one that is
     not, and with the same choice among its weights."""
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    assert run(starter, arguments(speech, straight, steps)) == -1
+    assert finish(speech, straight, steps) is None
     draw = random.Random(points)
     killed: list[int] = []
     while len(killed) < points:
         after = draw.randint(1, max(2, 2 * steps // points))
-        last = run(starter, arguments(speech, broken, steps), after, draw.uniform(0.001, 0.06))
-        if last >= 0:
+        last = finish(speech, broken, steps, after, draw.uniform(0.0, 0.06))
+        if last is not None:
             killed.append(last)
         else:  # it got to the end: begin another
             for path in broken.iterdir():
                 path.unlink()
-    assert run(starter, arguments(speech, broken, steps)) == -1
+    assert finish(speech, broken, steps) is None
     assert len(set(killed)) > 1, killed
     check_same(*(load_file(out / "weights.safetensors") for out in (straight, broken)))
     one, other = (load_file(out / "checkpoint.safetensors") for out in (straight, broken))
