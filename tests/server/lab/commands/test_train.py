@@ -30,15 +30,11 @@ def test_a_run_of_20_steps_on_made_and_real_speech(tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["rnnt", "--preset", "tiny", "--steps", "20", "--shard", "16", "--threads", "1", "--json"]
     inputs = ["--out", str(out), "--text", str(text), "--data", f"fsdd:{tmp_path / 'digits'}"]
-    result = CliRunner().invoke(app, [*arguments, *inputs], catch_exceptions=False)
-    assert result.exit_code == 0
-    record = json.loads(result.stdout)
+    record = json.loads(CliRunner().invoke(app, [*arguments, *inputs], catch_exceptions=False).stdout)
     assert record["steps"] == 20
     assert {"made.development", "made.devices", "fsdd.devices", "fsdd.heldout"} == set(record["wer"])
-    described = json.loads((out / "training.json").read_text())
-    assert described["voices"]["fsdd"] == {
-        "base": ["jackson"], "development": [], "devices": ["george"], "heldout": ["lucas"]
-    }  # fmt: skip
+    voices = json.loads((out / "training.json").read_text())["voices"]["fsdd"]
+    assert voices == {"base": ["jackson"], "development": [], "devices": ["george"], "heldout": ["lucas"]}
     words = (out / "words.txt").read_text().splitlines()
     assert words[0] == "<unk>" and "latte" in words and words[1:] == sorted(set(words[1:]))
     assert (out / "tokenizer.model").exists() and (out / "weights.safetensors").exists()
@@ -64,11 +60,14 @@ def test_the_command_loads_without_torch() -> None:
 
 @pytest.fixture
 def text(tmp_path: Path) -> dict[str, Path]:
-    words, mine, held = tmp_path / "words.txt", tmp_path / "mine.txt", tmp_path / "held.txt"
-    words.write_text("\n".join(["<unk>", "play", "some", "jazz", "the", "turn", "on", "light", "a", "please"]) + "\n")
-    mine.write_text("play some jazz\nplay the jazz please\nturn on the light\n")
-    held.write_text("play the light\n")
-    return {"words": words, "mine": mine, "held": held}
+    lines = {
+        "words": "<unk>\nplay\nsome\njazz\nthe\nturn\non\nlight\na\nplease\n",
+        "mine": "play some jazz\nplay the jazz please\nturn on the light\n",
+        "held": "play the light\n",
+    }
+    for name, said in lines.items():
+        (tmp_path / f"{name}.txt").write_text(said)
+    return {name: tmp_path / f"{name}.txt" for name in lines}
 
 
 def given(text: dict[str, Path], out: Path) -> list[str]:
