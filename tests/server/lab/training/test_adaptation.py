@@ -111,18 +111,3 @@ def test_a_recognizer_goes_on_in_another_language(tmp_path: Path, tiny_bundle: B
     assert (described["language"], described["fresh_pieces"]) == ("fr", True)
     assert "préfère" in (out / "words.txt").read_text("utf-8").split()
     assert list((tmp_path / "events").glob("events.out.tfevents.*"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--freeze", "encoder"], "found no network to begin with"),
-        (["--language", "fr"], "found no sentences"),
-        (["--language", "fr", "--data", "fsdd:/nowhere"], "exclude each other"),
-        (["--peak", "0"], r"peak: found 0\.0"),
-    ],
-)
-def test_bad_arguments_are_named(tmp_path: Path, arguments: list[str], message: str) -> None:
-    command = ["rnnt", "--out", str(tmp_path), "--steps", "1", "--preset", "tiny", *arguments]
-    with pytest.raises((ConfigurationError, DataError), match=message):
-        CliRunner().invoke(app, command, catch_exceptions=False)

@@ -20,8 +20,7 @@ def test_grammar_text_stays_in_its_split() -> None:
 def test_background_text_holds_files_and_grammar(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("Xylophones, please!\nxylophones please\nplay the zither\n")
     text = background_text([tmp_path / "mine.txt"], 30, 0)
-    assert len(text) == 32
-    assert {"xylophones please", "play the zither"} <= set(text)
+    assert len(text) == 32 and {"xylophones please", "play the zither"} <= set(text)
     with pytest.raises(DataError, match="no sentence"):
         background_text([], 0, 0)
     with pytest.raises(DataError, match=r"absent\.txt"):
