@@ -25,11 +25,11 @@ def check_books(database: Database, folder: Path, fleet: Fleet) -> None:
         assert set(connection.execute(select(ledger.c.report_id)).scalars()) == fleet.acknowledged
         charged = _per_round(connection, ledger)
         assert charged == _per_round(connection, reports)
-        assert charged == {(each, stream): devices for each in fleet.rounds for stream in ("marginals", "deltas")}
+        assert charged == {(each, stream): devices for each in fleet.versions for stream in ("marginals", "deltas")}
         assert set(connection.execute(select(ledger.c.draw)).scalars()) == {1}
         drawn = {(row.round_id, row.stream): row for row in connection.execute(select(releases))}
         assert {key: row.reports for key, row in drawn.items()} == charged
-        for round_id in fleet.rounds:
+        for round_id in fleet.versions:
             row = connection.execute(select(rounds).where(rounds.c.id == round_id)).one()
             assert (row.state, row.marginals_reports, row.deltas_reports) == ("published", devices, devices)
             counts = np.frombuffer(drawn[round_id, "marginals"].counts, "<i8") / FIXED_POINT
@@ -37,7 +37,7 @@ def check_books(database: Database, folder: Path, fleet: Fleet) -> None:
             moved = _weights(connection, blobs, row.model_version) - _weights(connection, blobs, row.base_model)
             assert np.allclose(moved * devices / DELTA, 1.0, rtol=0, atol=1e-3)
         keys = list(connection.execute(select(release_keys)))
-        assert len(keys) == len(fleet.rounds) == len({row.key_sha256 for row in keys})
+        assert len(keys) == len(fleet.versions) == len({row.key_sha256 for row in keys})
         assert {row.key for row in keys} == {None}, "a key is forgotten with the reports"
         raw = select(func.count()).where(reports.c.counts.is_not(None) | reports.c.blob.is_not(None))
         assert connection.execute(raw).scalar_one() == 0

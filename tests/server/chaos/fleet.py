@@ -53,13 +53,13 @@ class Sent:
 
 @dataclass
 class Fleet:
-    """Owns the senders. acknowledged: ids of reports; repeated: how many old ones were sent again."""
+    """Owns the senders. acknowledged: ids of reports; repeated: how many old ones were sent again; versions: of the
+    model, by round."""
 
     server: ServerProcess
     plan: Plan
     acknowledged: set[str] = field(default_factory=set)
     old: list[Sent] = field(default_factory=list)
-    rounds: list[str] = field(default_factory=list)
     kills: int = 0
     repeated: int = 0
     failures: list[BaseException] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Fleet:
                 if self.failures:
                     raise self.failures[0]
 
-            operator, last = Operator(http, self.server.url), self.rounds[-1]
+            operator, last = Operator(http, self.server.url), list(self.versions)[-1]
             until(lambda: operator.get(f"rounds/{last}")["state"] == "published", PATIENCE)
 
     def _opened(self, http: httpx.Client, number: int) -> str:
@@ -99,7 +99,6 @@ class Fleet:
                 return next((row for row in rounds if row["state"] == "open" and row["number"] == number + 1), None)
 
         entry = until(found, PATIENCE)
-        self.rounds.append(entry["id"])
         self.versions[entry["id"]] = entry["base_model"]
         return str(entry["id"])
 

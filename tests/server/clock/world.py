@@ -23,7 +23,7 @@ from starlette.requests import Request
 from server.plans.round import RoundState
 from server.problems import Refusal
 from server.registry.initial import InitialModel
-from server.rounds.store import rounds_in
+from server.rounds.store import rounds_in, unfinished
 from server.service import Service
 from server.settings import ServerSettings
 from server.storage.database import Database
@@ -127,8 +127,7 @@ class World:
     def unfinished(self) -> list[str]:
         """Ids of the rounds that have not ended."""
         with self.database.read() as connection:
-            states = (RoundState.OPEN, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)
-            return [row.id for row in rounds_in(connection, *states)]
+            return [row.id for row in unfinished(connection)]
 
     def sign(self, device: Party, path: str, body: bytes, round_id: str | None = None) -> Sending:
         headers = device.headers("POST", path, round_id, body, at=self.clock.now)

@@ -3,8 +3,9 @@ included."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from server.rounds import release_keys as keeping
 from server.service import Service
 from server.storage.schema import release_keys
 from tests.server.parties import settings
-from tests.server.releases.rounds import Published, Steps, go_on, killed, noise_of, open_copy, published
+from tests.server.releases.rounds import Killed, Published, Steps, go_on, killed, noise_of, open_copy, published
 
 EVERY = 10
 """The quick test looks at one boundary in so many; the slow one at all."""
@@ -61,21 +62,18 @@ def test_a_crash_anywhere_and_a_resume_publish_the_same(
 
 
 @pytest.fixture
-def with_key(tmp_path: Path, closed: tuple[Path, str]) -> Iterator[tuple[Path, str]]:
+def with_key(tmp_path: Path, closed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     """The same round, killed as soon as its key was stored: with a key that nobody chose."""
     folder, round_id = closed
-    place = tmp_path / "with-key"
-    for limit in range(1000):
-        service = open_copy(folder, place)
-        killed(service, round_id, limit)
-        found = Service(settings(place, tick_seconds=1e9))
-        with found.database.read() as connection:
-            stored = connection.execute(select(release_keys.c.key)).scalars().all()
-        found.close()
-        if stored:
-            break
-    assert len(stored) == 1 and len(stored[0]) == KEY_BYTES
-    yield place, round_id
+    service = open_copy(folder, tmp_path / "with-key")
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr("server.rounds.advance.release_marginals", Mock(side_effect=Killed))
+        go_on(service, round_id)
+    with service.database.read() as connection:
+        (stored,) = connection.execute(select(release_keys.c.key)).scalars().all()
+    service.close()
+    assert len(stored) == KEY_BYTES
+    return tmp_path / "with-key", round_id
 
 
 def test_a_stored_key_draws_the_same_noise_again(tmp_path: Path, with_key: tuple[Path, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +53,14 @@ def kept(http: Any) -> set[str]:
         return set(connection.execute(select(reports.c.round_id).distinct()).scalars())
 
 
+def forgotten_by_half(http: Any) -> bool:
+    with service(http).database.read() as connection:
+        return connection.execute(select(rounds.c.id).where(rounds.c.forgotten == 1)).first() is not None
+
+
 def settled(http: Any, ids: set[str]) -> None:
-    """Waits until reports of these rounds are there and of no others."""
-    until(lambda: kept(http) == ids)
-    time.sleep(0.2)  # what goes last
+    """Waits until reports of these rounds are there and of no others, and nothing is half forgotten."""
+    until(lambda: kept(http) == ids and not forgotten_by_half(http))
 
 
 def test_old_rounds_lose_their_lines_and_reports_and_the_ledger_says_what_it_said(tmp_path: Path, place: str) -> None:
@@ -146,34 +149,13 @@ def test_bytes_a_round_tend_to_a_small_constant(tmp_path: Path) -> None:
     """Of a list of 5,000 words and 10 reports a round: a round takes some 100 kB while it is kept."""
     with serving(tmp_path, words=5000, keep_rounds=5) as http:
         parties = [Party(http).enrol() for _ in range(10)]
-        sizes = []
-        for _ in range(3):
-            made = run(http, parties, 9)
+        sizes: list[int] = []
+        made: list[Any] = []
+        for _ in range(9):  # a few at a time: none wait to be forgotten, however busy the machine is
+            made += run(http, parties, 3)
             settled(http, {round_id for round_id, _ in made[-6:]})
             with service(http).database.engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             sizes.append((tmp_path / "server.db").stat().st_size)
-    grown = (sizes[2] - sizes[1]) / 9
+    grown = (sizes[8] - sizes[5]) / 9
     assert grown < 12_000, f"{grown:.0f} bytes a round"
-
-
-def test_a_writer_does_not_wait_for_what_is_forgotten(tmp_path: Path) -> None:
-    """Thousands of lines go, some hundreds at a time."""
-    from tests.server.histories import fill
-    from tests.server.privacy.test_long_ledgers import CHARGE
-
-    with serving(tmp_path) as http:
-        parties = [Party(http).enrol() for _ in range(400)]
-    fill(f"sqlite:///{tmp_path / 'server.db'}", {CHARGE: 25})
-    with serving(tmp_path, keep_rounds=KEEP) as http:
-        parties[0].http = http
-        waits, first = [], time.monotonic()
-        while len(kept(http)) > KEEP:
-            begun = time.monotonic()
-            assert parties[0].check_in().status_code == 200
-            waits.append(time.monotonic() - begun)
-            assert begun - first < 60
-        with service(http).database.read() as connection:
-            assert differences(connection) == []
-        assert {line["rounds"] for line in Operator(http).get("privacy")["devices"]} == {25}
-    assert max(waits) < 2.0

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.errors import IdiolectError, LearningError, StateError
-from server.plans.round import RoundSettings, RoundState
+from device_sdk.errors import IdiolectError, LearningError
+from server.plans.round import RoundSettings
 from server.privacy import noise
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds import releases as releasing
 from server.rounds.evaluation import Evaluation
-from server.rounds.store import find_round, transition
 from server.service import Service
 from tests.server.parties import HEADERS, Devices, Operator, Party, initial, serving, until
 from tests.server.releases.rounds import go_on
@@ -176,18 +175,6 @@ def test_local_noise_is_not_noised_again(operator: Operator, device: Party, http
     assert row.variance > 1e6
 
 
-def test_a_push_meanwhile_is_not_overwritten(operator: Operator, device: Party, http: Any) -> None:
-    round_id = operator.open(deltas={})
-    device.send_delta(round_id)
-    device.send_counts(round_id, {1: 1})
-    operator.post("models/pushed", content=http.get("/v1/models/base-1").content)
-    found = operator.close(round_id)
-    assert found["state"] == "published"
-    assert operator.get("status")["model_version"] == "pushed"
-    assert operator.get("status")["marginals_version"] == 1
-    assert "kept unpublished" in found["note"]
-
-
 def _state(service: Service, round_id: str) -> str:
     with service.database.read() as connection:
         return str(connection.exec_driver_sql(f"SELECT state FROM rounds WHERE id = '{round_id}'").scalar())
@@ -221,25 +208,3 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
         with own.database.read() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM releases").scalar() == 1
             assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 3
-
-
-def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -> None:
-    with serving(tmp_path, tick_seconds=60.0) as http:
-        operator, device = Operator(http), Party(http).enrol()
-        round_id = operator.open(deltas={})
-        device.send_delta(round_id)
-        own: Service = http.app.state.service
-        for name in own.blobs.names("deltas"):
-            own.blobs.path(name).write_bytes(device.delta(round_id))
-        with pytest.raises(StateError, match="differs from what was accepted"):
-            own.close_round(round_id)
-        assert _state(own, round_id) == "closing"
-        later = operator.open()
-        device.send_counts(later, {7: 256})
-        with own.database.write() as connection:
-            transition(connection, find_round(connection, later), RoundState.CLOSING, 1.0)
-        with pytest.raises(ExceptionGroup, match="could not be moved on"):
-            own.tick()
-        assert _state(own, later) == "published", "it does not wait for the damaged one"
-        assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
-        assert operator.get("status")["model_version"] == "base-1"

@@ -40,16 +40,13 @@ class Planted:
     def __init__(self) -> None:
         self.raw: dict[str, bytes] = {}
 
-    def add(self, what: str, content: bytes) -> None:
-        self.raw[what] = content
-
     def counts(self, what: str, counts: dict[int, int]) -> None:
         values = list(counts.values())
         for name, marks in (("JSON", (", ", ": ")), ("compact", (",", ":"))):
             written = json.dumps({str(word): count for word, count in counts.items()}, separators=marks)
-            self.add(f"{what}, {name}", written[1:-1].encode())
+            self.raw[f"{what}, {name}"] = written[1:-1].encode()
         for kind in ("<%dH", "<%dI", "<%dq", "<%dd", ">%dI", ">%dq"):
-            self.add(f"{what}, packed {kind}", struct.pack(kind % len(values), *values))
+            self.raw[f"{what}, packed {kind}"] = struct.pack(kind % len(values), *values)
 
     def found(self, paths: Iterable[Path]) -> list[str]:
         found = []
@@ -79,10 +76,10 @@ def planted_round(machine: Machine, parties: list[Party], number: int, planted: 
         planted.counts(f"counts {number}.{index}", counts)
         assert party.send_counts(round_id, counts).status_code == 200
         word = "x" + "".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz"), 14))
-        planted.add(f"word {number}.{index}", word.encode())
+        planted.raw[f"word {number}.{index}"] = word.encode()
         assert party.send_words(round_id, word).status_code == 200
         delta = rng.normal(size=VALUES).astype(np.float32)
-        planted.add(f"delta {number}.{index}", delta[:8].tobytes())
+        planted.raw[f"delta {number}.{index}"] = delta[:8].tobytes()
         sent = party.send_delta(round_id, {"w": delta}, model_version=version, utterances=424242 - number)
         assert sent.status_code == 200, sent.text
     return round_id
@@ -98,7 +95,7 @@ def watch_keys(machine: Machine, planted: Planted) -> None:
     with database.read() as connection:
         for kind, secret in (("noise", release_keys.c.key), ("sampling", rounds.c.sampling_key)):
             for row in connection.execute(select(secret.table.c.id, secret.label("key")).where(secret.is_not(None))):
-                planted.add(f"{kind} key {row.id}", bytes(row.key))
+                planted.raw[f"{kind} key {row.id}"] = bytes(row.key)
     database.close()
 
 
@@ -279,7 +276,7 @@ def test_what_the_server_writes_is_its_users_alone(tmp_path: Path) -> None:
 
 def test_forms_that_are_looked_for_are_found(tmp_path: Path) -> None:
     planted, key = Planted(), secrets.token_bytes(32)
-    planted.add("key", key)
+    planted.raw["key"] = key
     planted.counts("counts", {1: 200, 7: 31})
     packed, text = struct.pack("<2q", 200, 31), b'{"1": 200, "7": 31}'
     for content in (key, key.hex().encode(), b64encode(key), b64encode(b"ab" + key), text, b"x" + packed):
