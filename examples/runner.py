@@ -57,10 +57,10 @@ class Errors:
     def where(self, chosen: Sequence[bool]) -> Errors:
         """Of the chosen utterances only."""
         rows = zip(self.wrong, self.words, self.speakers, chosen, strict=True)
-        return joined(Errors([wrong], [words], [speaker]) for wrong, words, speaker, keep in rows if keep)
+        return join(Errors([wrong], [words], [speaker]) for wrong, words, speaker, keep in rows if keep)
 
 
-def joined(parts: Iterable[Errors]) -> Errors:
+def join(parts: Iterable[Errors]) -> Errors:
     """The utterances of all parts, in order."""
     held = list(parts)
     fields = ([part.wrong for part in held], [part.words for part in held], [part.speakers for part in held])
@@ -81,7 +81,7 @@ def digest(settings: Any) -> str:
     return sha256(json.dumps(content, default=str).encode()).hexdigest()[:8]
 
 
-def kept(folder: Path, names: Sequence[object], recipe: Any, kind: type[Row], make: Callable[[], Row]) -> Row:
+def keep(folder: Path, names: Sequence[object], recipe: Any, kind: type[Row], make: Callable[[], Row]) -> Row:
     """The finished row (a dataclass) of these names and this recipe in ``folder``, made first where there is none.
 
     Raises DataError naming a damaged file.
@@ -96,7 +96,7 @@ def kept(folder: Path, names: Sequence[object], recipe: Any, kind: type[Row], ma
         raise DataError(f"{path}: not a finished row ({error}); delete it to have it run again") from error
 
 
-def kept_weights(path: Path, make: Callable[[], Weights]) -> dict[str, NDArray[np.float32]]:
+def keep_weights(path: Path, make: Callable[[], Weights]) -> dict[str, NDArray[np.float32]]:
     """The weights in a safetensors file, which is written first where there is none."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

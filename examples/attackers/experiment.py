@@ -29,7 +29,7 @@ from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.clipping import clip
 from device_sdk.wire.delta_codec import decode, encode
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan
-from examples.runner import Errors, kept
+from examples.runner import Errors, keep
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation.validation import read_delta
 from server.aggregation.weights_file import parse_tensors, read_metadata
@@ -193,7 +193,7 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
             for number, (attack, averaging) in enumerate(scale.rows):
                 settings = replace(scale, kinds=())  # which others run decides nothing
                 names = attack or "honest", averaging or "before", seed
-                cells.append(kept(work / "cells", names, settings, Cell, partial(run, attack, averaging)))
+                cells.append(keep(work / "cells", names, settings, Cell, partial(run, attack, averaging)))
                 tell(f"seed {seed}", number + 1, len(scale.rows))
     return cells
 

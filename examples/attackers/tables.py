@@ -100,4 +100,4 @@ def charts(document: Mapping[str, Any]) -> dict[str, str]:
 
 def _errors(cells: Sequence[Cell], attack: Attack | None, averaging: Averaging | None) -> Errors:
     """Of all seeds."""
-    return runner.joined(cell.errors for cell in cells if (cell.attack, cell.averaging) == (attack, averaging))
+    return runner.join(cell.errors for cell in cells if (cell.attack, cell.averaging) == (attack, averaging))

@@ -12,8 +12,8 @@ import torch
 
 from examples.cohorts import MASKS, Central, Spoken, network, scores, train_centrally
 from examples.gao_2022.recipes import Recipe
-from examples.gao_2022.speech import Crowd, CrowdScale, Language, gathered, items_of
-from examples.runner import digest, kept, kept_weights
+from examples.gao_2022.speech import Crowd, CrowdScale, Language, gather, items_of
+from examples.runner import digest, keep, keep_weights
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.corpora.partitions import cross_silo, local_tests, speakers_together, warm_up_split
 from server.lab.simulation.engine.population import Arrays
@@ -87,7 +87,7 @@ class Experiment:
     def row(self, recipe: Recipe, language: Language, seed: int) -> Row:
         """A finished row, or a run from where it was stopped."""
         names = recipe.name, language, seed
-        return kept(self.work / "rows", names, recipe, Row, lambda: self._run(recipe, language, seed))
+        return keep(self.work / "rows", names, recipe, Row, lambda: self._run(recipe, language, seed))
 
     def _run(self, recipe: Recipe, language: Language, seed: int) -> Row:
         begun, losses = time.monotonic(), []
@@ -139,7 +139,7 @@ class Experiment:
             plan, tell = replace(self.scale.central, steps=steps), partial(self.tell, f"central, {holders}, {language}")
             return train_centrally(self.task(language, seed), self._masked([speech], language), plan, seed, begin, tell)
 
-        return kept_weights(self.work / "central" / f"{holders}-{language}-{seed}.safetensors", make)
+        return keep_weights(self.work / "central" / f"{holders}-{language}-{seed}.safetensors", make)
 
     def _parts(self, language: Language, seed: int) -> Parts:
         crowd = self.crowd(language, seed)
@@ -154,7 +154,7 @@ class Experiment:
 
     def crowd(self, language: Language, seed: int) -> Crowd:
         tell = partial(self.tell, f"speech, {language}, seed {seed}")
-        return gathered(language, self.scale.crowd, seed, self.speech, tell)
+        return gather(language, self.scale.crowd, seed, self.speech, tell)
 
     def _masked(self, voices: Sequence[Sequence[Example]], language: Language) -> Spoken:
         return Spoken(voices, ALPHABETS[language], MASKS)

@@ -52,7 +52,7 @@ class Crowd:
     tested: dict[str, Example]
 
 
-def gathered(
+def gather(
     language: Language, scale: CrowdScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None
 ) -> Crowd:
     """What the crowd of a seed says. Made once and kept in ``folder``; a function of the other arguments."""

@@ -40,11 +40,11 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row], scale: Scale) -> dic
             }
         if entry:
             document["rows"][recipe.name] = entry
-    document["findings"] = list(judged(document))
+    document["findings"] = list(judge(document))
     return document
 
 
-def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What the paper found, and whether it is so here; those findings that the rows allow. Differences are of one
     seed's rows each."""
     rows: Mapping[str, Any] = document["rows"]

@@ -24,7 +24,7 @@ from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
 from server.aggregation.marginals import nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.plans.round import RoundSettings
-from server.privacy.noise import noised, released_variance
+from server.privacy.noise import add_noise, released_variance
 
 Array = NDArray[np.float64]
 
@@ -64,17 +64,17 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, wei
     return adaptation(g, background, weights.marginal)
 
 
-def learned(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
+def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
     """The device after one more utterance, of which nothing but its own n-best list is known (eq. 3 and 4).
 
     scores: of the second pass [N].
     """
-    shares = counted(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
+    shares = shares_of(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
     found = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts))
     return Personal(known.counts + found, known.pending + found)
 
 
-def counted(scores: Array, how: Method) -> Array:
+def shares_of(scores: Array, how: Method) -> Array:
     """What each hypothesis counts [N], in the list's order: eq. 3's kernel of its rank, or its posterior."""
     weights = how.weights
     if how.ranks == "first" and not weights.posterior_scale:
@@ -120,7 +120,7 @@ class Paper:
             return None
         counts = exact * sum(pseudo_count(device.counts) for device in devices)
         plan = MarginalPlan(mode="paper", epsilon=self.epsilon)
-        noisy = counts + noised(np.zeros(len(counts), np.int64), plan) / FIXED_POINT
+        noisy = counts + add_noise(np.zeros(len(counts), np.int64), plan) / FIXED_POINT
         return nearest_distribution(noisy / noisy.sum()) if noisy.sum() > 0 else None
 
 
@@ -142,7 +142,7 @@ class Bounded:
         """The released counts of all rounds so far, smoothed with the background [n]."""
         reports = (bounded_counts(device.pending, self.plan) for device in devices)
         total = sum_counts(reports, len(self.background))
-        found = noised(total, self.plan)
+        found = add_noise(total, self.plan)
         self.released = found if self.released is None else self.released + found
         self.variance += released_variance(self.plan, len(devices))
         kept = surviving_counts(self.released, self.variance, self.plan.mechanism, self.suppression)
@@ -197,5 +197,5 @@ def _take(
             adapted = adaptation_of(known, background, global_, how.weights)
         scores = heard.total(how.weights, heard.personal(adapted))
         errors.append(int(heard.errors[scores.argmax()]))
-        known = learned(known, heard, scores, how)
+        known = learn(known, heard, scores, how)
     return errors, known

@@ -33,7 +33,7 @@ from examples.liu_2020.meetings import (
     cast,
     read_meetings,
     series_of,
-    staged,
+    stages_of,
     utterances,
     waveform,
 )
@@ -73,16 +73,16 @@ class BaseSettings:
 
 def base_sentences(data: Path, meetings: Sequence[Meeting]) -> list[str]:
     """The distinct sentences that base models may learn from."""
-    said = [said.text for meeting in staged(meetings)["learn"] for said in utterances(meeting)]
+    said = [said.text for meeting in stages_of(meetings)["learn"] for said in utterances(meeting)]
     requests = read_sentences(data / "slurp" / "lm.txt")
     kept = (text for text in requests if SHORTEST <= len(text.split()) <= LONGEST)
     return list(dict.fromkeys([*said, *kept]))
 
 
-def watched(meetings: Sequence[Meeting], each: int) -> list[Example]:
+def watched_utterances(meetings: Sequence[Meeting], each: int) -> list[Example]:
     """``each`` utterances, spread over the meeting, of every development meeting."""
     found = []
-    for meeting in staged(meetings)["development"]:
+    for meeting in stages_of(meetings)["development"]:
         persons, said = cast(meeting, "development"), utterances(meeting)
         for number in range(0, len(said), max(1, len(said) // each))[:each]:
             features = logmel(waveform(meeting, number, said[number], persons))
@@ -115,7 +115,7 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
         snapshot_minutes=15.0,
     )
     mixture, pieces = base_mixture(base_sentences(data, meetings)), start.file("tokenizer.model").read_bytes()
-    train_rnnt(recipe, mixture, pieces, out, watched(meetings, settings.watched), begin=start.weights)
+    train_rnnt(recipe, mixture, pieces, out, watched_utterances(meetings, settings.watched), begin=start.weights)
 
 
 def train_language_models(
@@ -154,7 +154,7 @@ def _text(data: Path, meetings: Sequence[Meeting], out: Path) -> TextSources:
         words.write_text("\n".join([*word_list((), sentences, 1), ""]), "utf-8")
     held: dict[Stage, Path] = {"development": out / "development.txt", "test": out / "test.txt"}
     for stage, path in held.items():
-        said = (said.text for meeting in staged(meetings)[stage] for said in utterances(meeting))
+        said = (said.text for meeting in stages_of(meetings)[stage] for said in utterances(meeting))
         path.write_text("\n".join([*said, ""]), "utf-8")
     return TextSources(words, (text,), 0, tuple(held.values()))
 
@@ -167,7 +167,7 @@ class FirstPass:
     decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=20, nbest=20, threshold=8.0))
 
 
-def chosen(meetings: Sequence[Meeting], count: int | None) -> list[Meeting]:
+def choose_meetings(meetings: Sequence[Meeting], count: int | None) -> list[Meeting]:
     """``count`` meetings, one of every series before a second one of any; None for all. In the order of choice."""
     places: dict[str, int] = {}
     ranked = []
@@ -288,7 +288,7 @@ def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle |
         shutil.copyfile(bundle.file(name), cache / name)
     counts: dict[Stage, int | None] = {"development": scale.development, "test": scale.test}
     for stage, count in counts.items():
-        said = chosen(staged(meetings)[stage], count)
+        said = choose_meetings(stages_of(meetings)[stage], count)
         first = work / "first_pass" / stage
         decode(said, stage, bundle.path, first, scale.first, scale.processes, partial(tell, f"first pass, {stage}"))
         names = [meeting.name for meeting in said]

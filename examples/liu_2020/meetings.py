@@ -66,7 +66,7 @@ def series_of(meeting: str) -> str:
     return meeting.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
-def staged(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
+def stages_of(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
     """The meetings of each stage, whole series of them, in their order.
 
     Series are ranked by a hash of their names: of every 27, 16 are for the test, 3 for development, 8 are learned.

@@ -23,7 +23,7 @@ from examples.liu_2020.lists import Listener
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
 from server.lab.tuning.search import smoothed
-from server.privacy.costs import calibrated
+from server.privacy.costs import calibrate
 
 Array = NDArray[np.float64]
 Axes = Mapping[str, Sequence[Any]]
@@ -146,7 +146,7 @@ def every_row(
         name = f"epsilon {epsilon:g} of a count"
         yield replace(row("4", name, sigma=0.1), server=paper, repeats=repeats)
     for epsilon in PRIVATE_EPSILONS:
-        bounded = partial(Bounded, background, calibrated(MarginalPlan(), epsilon, rounds))
+        bounded = partial(Bounded, background, calibrate(MarginalPlan(), epsilon, rounds))
         name = f"epsilon {epsilon:g} of a user"
         yield replace(row("4 private", name, sigma=0.1), server=bounded, repeats=repeats)
     for name, how in extensions.items():

@@ -73,7 +73,7 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
             if other is not None and other is not row:
                 entry["against"][name] = runner.difference(_errors(other, test), _errors(row, test))
         document["tables"].setdefault(row.table, []).append(entry)
-    document["findings"] = list(judged(document))
+    document["findings"] = list(judge(document))
     return document
 
 
@@ -95,7 +95,7 @@ def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, 
     return document
 
 
-def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The findings as bars; those that the rows allow."""
     first = document["first_pass"]["test"]["wer"]
     yield runner.finding("word error of the first pass", first, "0.15 to 0.45", 0.15 <= first <= 0.45)

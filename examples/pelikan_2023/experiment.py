@@ -14,8 +14,8 @@ import torch
 
 from examples.cohorts import MASKS, Central, Spoken, network, scores, train_centrally
 from examples.pelikan_2023.recipe import Recipe
-from examples.pelikan_2023.speech import Speech, SpokenScale, dictated, shuffled
-from examples.runner import digest, kept, kept_weights
+from examples.pelikan_2023.speech import Speech, SpokenScale, dictate, shuffle
+from examples.runner import digest, keep, keep_weights
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters, run_rounds
@@ -85,19 +85,19 @@ class Experiment:
     ) -> None:
         torch.set_num_threads(threads)
         self.work, self.scale, self.tell, self.spread = work / digest(scale), scale, tell, spread
-        make = partial(dictated, scale.spoken, DATA, self.work / "speech", partial(tell, "speech"))
+        make = partial(dictate, scale.spoken, DATA, self.work / "speech", partial(tell, "speech"))
         self.speech: Callable[[], Speech] = lru_cache(maxsize=1)(make)
 
     def row(self, recipe: Recipe, seed: int) -> Row:
         """A finished row, or a run from where it was stopped."""
-        return kept(self.work / "rows", (recipe.name, seed), recipe, Row, lambda: self._run(recipe, seed))
+        return keep(self.work / "rows", (recipe.name, seed), recipe, Row, lambda: self._run(recipe, seed))
 
     def _run(self, recipe: Recipe, seed: int) -> Row:
         begun = time.monotonic()
         settings = _scaled(recipe.engine, self.scale.rounds).model_copy(update={"seed": seed})
         speech, task = self.speech(), self.task(recipe.norm)
         weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
-        voices = shuffled(speech.clients, seed) if recipe.iid else speech.clients
+        voices = shuffle(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
         privacy: Mapping[str, Any] = {"epsilon": 0.0, "reports": 0}
         diverged: int | None = None
@@ -134,7 +134,7 @@ class Experiment:
             speech, tell = Spoken([every], ALPHABETS["en"], MASKS), partial(self.tell, f"seed model, {norm}")
             return train_centrally(self.task(norm), speech, plan, DATA, tell=tell)
 
-        return kept_weights(self.work / "seeds" / f"{norm}-{share:g}.safetensors", make)
+        return keep_weights(self.work / "seeds" / f"{norm}-{share:g}.safetensors", make)
 
 
 def _scaled(settings: EngineSettings, times: float) -> EngineSettings:

@@ -49,7 +49,7 @@ class Speech:
     tested: Voices
 
 
-def dictated(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None) -> Speech:
+def dictate(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None) -> Speech:
     """What everyone says. Made once and kept in ``folder``; a function of scale and seed."""
     plan: list[tuple[str, VoiceSet, int, int]] = [
         ("clients", "devices", scale.clients, seed),
@@ -73,7 +73,7 @@ def dictated(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, i
     return Speech(*(_by_voice(keep_speech(paths[group[0]], partial(make, *group))) for group in plan))
 
 
-def shuffled(voices: Voices, seed: int) -> Voices:
+def shuffle(voices: Voices, seed: int) -> Voices:
     """The same sentences, each with a client drawn at random: the IID counterpart."""
     every = [example for voice in voices for example in voice]
     mixed: list[list[Example]] = [[] for _ in voices]

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from examples.ramesh_2023.encoders import centrally, fresh, some_silos, together
 from examples.ramesh_2023.recipes import Row, Sizes
-from examples.ramesh_2023.recognition import taught, word_errors
+from examples.ramesh_2023.recognition import teach, word_errors
 from examples.ramesh_2023.speech import Language, Speech
-from examples.runner import Errors, digest, kept
+from examples.runner import Errors, digest, keep
 from export.networks.cpc import CPC
 from server.lab.simulation.progress import Tell
 
@@ -55,7 +55,7 @@ def run(
         target: Language = "en" if row.table == "2" else "fr"
         own = folder / f"seed-{seed}"
         encoder, about = _encoder(row, language, sizes, seed, own / "encoders", tell)
-        task = taught(encoder, language(target), sizes, seed, own / f"table-{row.table}-{digest(row)}")
+        task = teach(encoder, language(target), sizes, seed, own / f"table-{row.table}-{digest(row)}")
         errors = {name: word_errors(task, examples) for name, examples in language(target).tests.items()}
         return Outcome(row.table, row.name, seed, errors, about)
 
@@ -64,7 +64,7 @@ def run(
     for number, (seed, row) in enumerate(wanted):
         tell("rows", number, len(wanted))
         names = row.table, row.name, seed
-        outcomes.append(kept(folder / "rows", names, row, Outcome, partial(make, row, seed)))
+        outcomes.append(keep(folder / "rows", names, row, Outcome, partial(make, row, seed)))
     tell("rows", len(wanted), len(wanted))
     return outcomes
 
@@ -119,6 +119,6 @@ def _kept(network: CPC, folder: Path, name: str, make: Callable[[], Mapping[str,
         save_file({key: value.contiguous() for key, value in network.state_dict().items()}, path)
         return _Encoder(about)
 
-    about = kept(folder, (name,), _Encoder({}), _Encoder, train).about
+    about = keep(folder, (name,), _Encoder({}), _Encoder, train).about
     network.load_state_dict(load_file(path))
     return about

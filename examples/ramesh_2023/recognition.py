@@ -25,7 +25,7 @@ from server.lab.training.trainer import Budget, Settings, Trainer
 _AT_ONCE = 32
 
 
-def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> RnntTask:
+def teach(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> RnntTask:
     """A recognizer after its training on the speech's transcribed clips, from a pre-trained encoder or from scratch.
 
     Both begin from the same weights but for the encoder, with the same batches and masks.

@@ -39,11 +39,11 @@ def summary(outcomes: Sequence[Outcome], rows: Sequence[Row], sizes: Sizes) -> d
         shown = [_row(row, by_name) for row in rows if row.table == table and row.name in by_name]
         if shown:
             document["tables"][table] = shown
-    document["findings"] = list(judged(document))
+    document["findings"] = list(judge(document))
     return document
 
 
-def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The paper's findings as bars; those that the rows allow. Values are relative."""
     against = {(table, row["name"]): row["against"] for table, rows in document["tables"].items() for row in rows}
     for (table, name), others in against.items():
@@ -120,7 +120,7 @@ def _difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> dict[str
     pairs = [(one, other) for one in first for other in second if one.seed == other.seed]
 
     def errors(place: int) -> Errors:
-        return runner.joined(
+        return runner.join(
             replace(each, speakers=[f"{name}/{speaker}" for speaker in each.speakers])
             for pair in pairs
             for name, each in pair[place].errors.items()

@@ -23,7 +23,7 @@ from examples.rao_2023.domains import Domain, Stage, general, newly_frequent, re
 from examples.rao_2023.methods import CohortSettings, Method, general_text
 from examples.rao_2023.rounds import Knowledge, Learned, learn, transcribe
 from examples.rao_2023.speech import Clip, Said, clips_each, keep_clips
-from examples.runner import Errors, digest, kept
+from examples.runner import Errors, digest, keep
 from export.networks.rnnt import RNNT
 from server.lab.evaluation.scores import word_errors
 from server.lab.simulation.progress import Tell
@@ -193,7 +193,7 @@ class Experiment:
     def row(self, method: Method | None, seed: int) -> Row:
         """One method under one seed, or the initial model; a finished one is read."""
         name = INITIAL if method is None else method.name
-        return kept(self.work / "rows", (name, seed), method or Method(INITIAL), Row, lambda: self._run(method, seed))
+        return keep(self.work / "rows", (name, seed), method or Method(INITIAL), Row, lambda: self._run(method, seed))
 
     def _run(self, method: Method | None, seed: int) -> Row:
         begun = time.monotonic()

@@ -37,7 +37,7 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
             entry[test] = runner.rates({seed: measured[name, seed][test].rate for seed in seeds})
             entry[test]["against"] = {
                 other: runner.difference(
-                    *(runner.joined(measured[each, seed][test] for seed in seeds) for each in (other, name))
+                    *(runner.join(measured[each, seed][test] for seed in seeds) for each in (other, name))
                 )
                 for other in references
                 if other != name and all((other, seed) in measured for seed in seeds)

@@ -58,13 +58,13 @@ def plan_round(
     output: Output = None,
 ) -> None:
     """What rounds with these settings cost a user who is in all of them, and how much noise their releases get."""
-    from server.privacy.costs import calibrated, round_costs
+    from server.privacy.costs import calibrate, round_costs
 
     settings = _read(file)
     if user_epsilon is not None:
         if settings.marginals is None:
             raise ConfigurationError("--user-epsilon: found no marginals in the round; expected a round with them")
-        plan = calibrated(settings.marginals, user_epsilon, settings.rounds, delta)
+        plan = calibrate(settings.marginals, user_epsilon, settings.rounds, delta)
         settings = settings.model_copy(update={"marginals": plan})
     costs = {
         stream: {name: finite(value) for name, value in asdict(cost).items() if value is not None}

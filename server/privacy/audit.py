@@ -24,7 +24,7 @@ from device_sdk.privacy.contributions import locally_noised, weight_units
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
-from server.privacy.noise import GRID, key_stream, new_key, noised, plan_noise
+from server.privacy.noise import GRID, add_noise, key_stream, new_key, plan_noise
 
 Draws = NDArray[np.float64]
 Sampler = Callable[[bool, int, MarginalPlan], Draws]
@@ -117,7 +117,7 @@ def _epsilon(likelier: float, rarer: float, delta: float) -> float:
 
 def _central(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
     unit = weight_units(plan)
-    return noised(np.full(runs, unit * canary, np.int64), plan, key_stream(new_key(), "audit")) / unit
+    return add_noise(np.full(runs, unit * canary, np.int64), plan, key_stream(new_key(), "audit")) / unit
 
 
 def _on_devices(canary: bool, runs: int, plan: MarginalPlan) -> Draws:

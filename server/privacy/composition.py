@@ -137,7 +137,7 @@ def quick_bound(total: Spent, delta: float) -> float:
     return _sums(tuple(total.charges.items()), delta)[0]
 
 
-def exchanged(charges: Iterable[Charge]) -> list[Charge]:
+def exchange(charges: Iterable[Charge]) -> list[Charge]:
     """The charges for a neighbour whose reports are any others, instead of absent: one utterance more or less may take
     the place of every word in a report, so up to twice the coordinates move; a clipped delta moves twice as far."""
     return [

@@ -10,7 +10,7 @@ from device_sdk.privacy.gaussian import gaussian_epsilon, gaussian_ratio
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
-from server.privacy.composition import Spent, compose, exchanged
+from server.privacy.composition import Spent, compose, exchange
 from server.privacy.noise import plan_noise, released_variance
 
 ROUNDING = 2e-3
@@ -40,7 +40,7 @@ def round_costs(settings: RoundSettings, delta: float) -> dict[str, StreamCost]:
     for stream in settings.streams:
         charge = charge_for(stream, settings)
         everything = Spent({charge: settings.rounds})
-        spent = everything, Spent({charge: 1}), Spent({exchanged([charge])[0]: 1})
+        spent = everything, Spent({charge: 1}), Spent({exchange([charge])[0]: 1})
         user, once, utterance = (compose(each, delta)[0] for each in spent)
         costs[stream] = StreamCost(user, once, utterance)
         plan = settings.marginals
@@ -52,7 +52,7 @@ def round_costs(settings: RoundSettings, delta: float) -> dict[str, StreamCost]:
     return costs
 
 
-def calibrated(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float = 1e-6) -> MarginalPlan:
+def calibrate(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float = 1e-6) -> MarginalPlan:
     """``plan`` with the largest epsilon of one release at which ``rounds`` of them cost a user at most ``user_epsilon``
     at ``delta`` (to a few parts in 1,000), as the ledger composes them.
 

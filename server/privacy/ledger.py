@@ -24,7 +24,7 @@ from server.devices.enrolment import eligible_at
 from server.plans.round import STREAMS
 from server.privacy import population
 from server.privacy.charges import LEDGER_FIELDS, Charge
-from server.privacy.composition import Spent, compose, exchanged, quick_bound
+from server.privacy.composition import Spent, compose, exchange, quick_bound
 from server.problems import Refusal
 from server.storage.schema import charged_rounds, devices, ledger, ledger_totals
 
@@ -219,7 +219,7 @@ def _levels(stream: str, total: Spent, delta: float) -> dict[str, Any]:
     """Epsilon and delta of a user and of an utterance. An utterance is in one report of counts and in one of words,
     and in every delta."""
     epsilon, used = compose(total, delta)
-    others = Spent(dict(zip(exchanged(total.charges), total.charges.values(), strict=True)))
+    others = Spent(dict(zip(exchange(total.charges), total.charges.values(), strict=True)))
     parts = [Spent({charge: 1}) for charge in others.charges] if stream != "deltas" else [others]
     utterance = max((compose(part, delta) for part in parts), default=(0.0, 0.0))
     return {

@@ -60,7 +60,7 @@ def released_variance(plan: MarginalPlan, reports: int) -> float:
     return (1 if plan.trust == "central" else reports) * plan_noise(plan).variance / FIXED_POINT**2
 
 
-def noised(
+def add_noise(
     counts: NDArray[np.int64], plan: MarginalPlan, source: RandomBytes = secrets.token_bytes
 ) -> NDArray[np.int64]:
     """``counts`` [words], each plus an independent draw of the server's noise, whose bits come from ``source``: the

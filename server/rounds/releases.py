@@ -25,7 +25,7 @@ from server.aggregation.validation import norm_bound
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
 from server.privacy.new_words import devices_of, noise_scale, released_words, threshold
-from server.privacy.noise import noised, plan_noise, released_variance
+from server.privacy.noise import add_noise, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
@@ -87,7 +87,7 @@ def release_marginals(
         aggregate = counting.sum_counts(counts, marginal_registry.read_counts(previous).size)
     drawn = aggregate
     if plan.trust == "central":
-        drawn = noised(aggregate, plan, _checked(key, inputs).source(aggregate.tobytes()))
+        drawn = add_noise(aggregate, plan, _checked(key, inputs).source(aggregate.tobytes()))
     variance = released_variance(plan, len(contributions))
     if plan.mode == "paper":
         released, cumulative = drawn, variance

@@ -33,14 +33,14 @@ def test_a_row_is_made_once_for_a_recipe(tmp_path: Path) -> None:
     row = Row("a", Errors([1, 0], [2, 2], ["p", "q"]), [float("inf"), 1.5], ((1, 0.5),))
     make = Mock(return_value=row)
     for recipe in (Recipe(), Recipe(), Recipe(2.0)):
-        assert runner.kept(tmp_path, ("a, b", 1), recipe, Row, make) == row
+        assert runner.keep(tmp_path, ("a, b", 1), recipe, Row, make) == row
     assert make.call_count == 2
     (path, _) = sorted(tmp_path.iterdir())
     for damage in ("{", "{}"):
         path.write_text(damage)
         with pytest.raises(DataError, match=r"a--b-1-.*not a finished row"):
             for recipe in (Recipe(), Recipe(2.0)):
-                runner.kept(tmp_path, ("a, b", 1), recipe, Row, make)
+                runner.keep(tmp_path, ("a, b", 1), recipe, Row, make)
 
 
 def test_rows_are_chosen_by_name_or_part() -> None:
@@ -63,7 +63,7 @@ def test_figures_over_seeds_and_utterances() -> None:
     better = runner.difference(errors, Errors([0, 1, 0], [3, 1, 2], ["p", "q", "q"]))
     assert better is not None and better["relative"]["mean"] == -0.5 and better["groups"] == 2
     assert runner.difference(Errors([0], [1], ["p"]), errors) is None
-    assert runner.joined([errors, errors]).words == [3, 1, 2] * 2
+    assert runner.join([errors, errors]).words == [3, 1, 2] * 2
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from device_sdk.wire.messages import MarginalPlan
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import personal_scores
 from rescoring.words import WordList
-from server.privacy.noise import noised
+from server.privacy.noise import add_noise
 
 if TYPE_CHECKING:
     from export.networks.language_model import LanguageModel
@@ -100,7 +100,7 @@ def noise() -> list[Figure]:
     figures = []
     for mechanism in ("discrete_laplace", "discrete_gaussian"):
         plan = MarginalPlan.model_validate({"epsilon": 2.0, "mechanism": mechanism})
-        seconds = alternate({"noise": partial(noised, counts, plan)}, 3, 0)["noise"]
+        seconds = alternate({"noise": partial(add_noise, counts, plan)}, 3, 0)["noise"]
         what = f"noising {COUNTS:,} counts, {mechanism.replace('_', ' ')}"
         figures.append(Figure(what, "s of CPU", seconds, target=RELEASE, lower_is_better=True))
     unsafe = alternate({"numpy": lambda: generator.laplace(scale=10.0, size=COUNTS)}, 1, 0)["numpy"]

@@ -13,7 +13,7 @@ import pytest
 from examples.cohorts import DIGITS, Central
 from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
 from examples.gao_2022.recipes import LANGUAGES, Recipe, by_cohort, federation
-from examples.gao_2022.speech import CrowdScale, gathered
+from examples.gao_2022.speech import CrowdScale, gather
 from examples.gao_2022.tables import charts, summary, table
 from export.networks.ctc_transformer import CTC_TRANSFORMERS
 from server.lab.training.data import Example
@@ -35,7 +35,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 def test_a_crowd_is_a_function_of_its_seed(experiment: Experiment, tmp_path: Path) -> None:
-    crowd, again, other = (experiment.crowd("it", 1), *(gathered("it", TINY.crowd, seed, tmp_path) for seed in (1, 2)))
+    crowd, again, other = (experiment.crowd("it", 1), *(gather("it", TINY.crowd, seed, tmp_path) for seed in (1, 2)))
     assert list(crowd.learned) == list(again.learned)
     assert all(np.array_equal(each.features, again.learned[name].features) for name, each in crowd.learned.items())
     assert {each.text for each in other.learned.values()} != {each.text for each in crowd.learned.values()}

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from device_sdk.errors import DataError
 from examples.liu_2020.lists import listeners, open_cache, read_clients, write_client
-from examples.liu_2020.making import chosen
+from examples.liu_2020.making import choose_meetings
 from examples.liu_2020.meetings import (
     MEETINGS,
     Meeting,
@@ -24,7 +24,7 @@ from examples.liu_2020.meetings import (
     cut,
     read_meetings,
     series_of,
-    staged,
+    stages_of,
     utterances,
     waveform,
 )
@@ -100,7 +100,7 @@ def of_names(names: list[str]) -> list[Meeting]:
 
 
 def test_every_meeting_has_one_stage_and_a_series_is_never_divided() -> None:
-    stages, backwards = staged(of_names(NAMES)), staged(of_names(NAMES[::-1]))
+    stages, backwards = stages_of(of_names(NAMES)), stages_of(of_names(NAMES[::-1]))
     assert stages == {stage: held[::-1] for stage, held in backwards.items()}
     names = {stage: [meeting.name for meeting in held] for stage, held in stages.items()}
     assert sorted(name for held in names.values() for name in held) == sorted(NAMES)
@@ -112,8 +112,8 @@ def test_every_meeting_has_one_stage_and_a_series_is_never_divided() -> None:
 
 def test_meetings_are_chosen_from_all_series_before_a_second_of_any() -> None:
     held = of_names(["B1a", "B1b", "A1c", "A1a", "C1d"])
-    assert [meeting.name for meeting in chosen(held, 4)] == ["A1a", "B1a", "C1d", "A1c"]
-    assert len(chosen(held, None)) == 5
+    assert [meeting.name for meeting in choose_meetings(held, 4)] == ["A1a", "B1a", "C1d", "A1c"]
+    assert len(choose_meetings(held, None)) == 5
 
 
 @given(st.lists(st.text("ab", min_size=1), max_size=60), st.integers(1, 20))

@@ -16,7 +16,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
 from examples.liu_2020.lists import open_cache
 from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, make_lists
-from examples.liu_2020.meetings import read_meetings, staged
+from examples.liu_2020.meetings import read_meetings, stages_of
 
 THINGS = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
 TINY = Scale(
@@ -51,7 +51,7 @@ def write_data(folder: Path) -> Path:
 def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
     data, work = write_data(tmp_path / "data"), tmp_path / "work"
     meetings = read_meetings(data / "ami" / "meetings.jsonl")
-    unheard = {series.name[:2].lower() for stage in ("development", "test") for series in staged(meetings)[stage]}
+    unheard = {series.name[:2].lower() for stage in ("development", "test") for series in stages_of(meetings)[stage]}
     text = base_sentences(data, meetings)
     assert text and not any(word in unheard for sentence in text for word in sentence.split())
 

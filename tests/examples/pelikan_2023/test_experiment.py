@@ -14,7 +14,7 @@ from examples import runner
 from examples.pelikan_2023.__main__ import RECIPES
 from examples.pelikan_2023.experiment import Experiment, Scale
 from examples.pelikan_2023.recipe import BASE, Recipe, read_recipe, read_recipes
-from examples.pelikan_2023.speech import SpokenScale, dictated, shuffled
+from examples.pelikan_2023.speech import SpokenScale, dictate, shuffle
 from examples.pelikan_2023.tables import chart, energy_shares, findings, remarks, summary, table
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.simulation.engine.settings import Privacy
@@ -64,8 +64,8 @@ def test_a_row_that_diverges_is_a_row(work: Path) -> None:
 
 
 def test_speech_is_split_by_speaker_and_repeats_itself(work: Path) -> None:
-    speech, again = (dictated(SCALE.spoken, 1, work / name) for name in ("one", "other"))
-    mixed = shuffled(speech.clients, 1)
+    speech, again = (dictate(SCALE.spoken, 1, work / name) for name in ("one", "other"))
+    mixed = shuffle(speech.clients, 1)
     parts = (speech.clients, again.clients, mixed)
     one, other, third = ([example.text for voice in part for example in voice] for part in parts)
     assert one == other and sorted(one) == sorted(third)

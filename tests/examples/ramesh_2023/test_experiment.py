@@ -19,7 +19,7 @@ from examples.ramesh_2023.experiment import Outcome, run
 from examples.ramesh_2023.recipes import SMALL, Federation, Row, Sizes, Teaching, read_row, read_rows
 from examples.ramesh_2023.speech import corpora_speech, made_speech
 from examples.ramesh_2023.tables import summary
-from examples.runner import Errors, digest, kept
+from examples.runner import Errors, digest, keep
 from export.networks.cpc import ContextShape, Contrast
 from server.aggregation.optimizers import apply, init
 from server.lab.training.clips import HeldClips
@@ -64,7 +64,7 @@ def test_every_row_runs_at_every_seed_once(tmp_path: Path, monkeypatch: pytest.M
     assert (about["federated 48"]["rounds"], about["federated 48"]["utterances"]) == (4, 12)
     assert about["federated 70, part"]["utterances"] == 4
     assert about["continued, federated 48"]["continued"]["rounds"] == 2
-    monkeypatch.setattr("examples.ramesh_2023.experiment.taught", None)
+    monkeypatch.setattr("examples.ramesh_2023.experiment.teach", None)
     assert done(tmp_path) == found, "what is finished is not done again"
 
 
@@ -116,7 +116,7 @@ def finished(tmp_path: Path) -> Path:
         wrong = {name: generator.binomial(4, chance, 60).tolist() for name in ("clean", "other")}
         errors = {name: Errors(own, [4] * 60, speakers) for name, own in wrong.items()}
         outcome = Outcome(row.table, row.name, seed, errors, {})
-        kept(folder, (row.table, row.name, seed), row, Outcome, lambda outcome=outcome: outcome)
+        keep(folder, (row.table, row.name, seed), row, Outcome, lambda outcome=outcome: outcome)
     return tmp_path / "work"
 
 

@@ -21,8 +21,8 @@ from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.plans.round import RoundSettings
 from server.privacy.charges import Charge, charge_for
-from server.privacy.composition import Spent, compose, exchanged, quick_bound
-from server.privacy.costs import calibrated
+from server.privacy.composition import Spent, compose, exchange, quick_bound
+from server.privacy.costs import calibrate
 
 DELTA = 1e-6
 
@@ -102,13 +102,13 @@ def test_single_lines(total: Spent, expected: tuple[float, float]) -> None:
 
 
 def test_exchanged_moves_twice_as_much() -> None:
-    counts, shares, delta = exchanged(
+    counts, shares, delta = exchange(
         [laplace(1.0, 20), gaussian(9.0, 20), Charge("gaussian", "x", 1.0, 2.0, squared_ratio=0.25)]
     )
     assert (counts.coordinates, counts.epsilon) == (40, 2.0)
     assert (shares.coordinates, shares.squared_ratio) == (40, pytest.approx(40 / 81))
     assert (delta.sensitivity, delta.squared_ratio) == (2.0, 1.0)
-    assert exchanged([replace(laplace(1.0), delta=1e-7)])[0].delta == pytest.approx(1e-7 * (1 + math.e))
+    assert exchange([replace(laplace(1.0), delta=1e-7)])[0].delta == pytest.approx(1e-7 * (1 + math.e))
 
 
 @settings(max_examples=25, deadline=None)
@@ -131,7 +131,7 @@ def test_all_words_of_a_report_are_sampled_together(q: float, replaced: bool) ->
     )
     mixture = (1 - q) * without + q * reported
     neighbour = (1 - q) * without + q * other if replaced else without
-    epsilon, _ = compose(Spent({exchanged([charge])[0] if replaced else charge: 1}), 1e-4)
+    epsilon, _ = compose(Spent({exchange([charge])[0] if replaced else charge: 1}), 1e-4)
     pairs = (mixture, neighbour), (neighbour, mixture)
     assert max(smallest_delta(*pair, epsilon) for pair in pairs) <= 1e-4
     if not replaced:  # the bound on exchanged reports is not tight
@@ -237,13 +237,13 @@ def test_the_bound_that_takes_no_time_knows_that_losses_average_out() -> None:
 @pytest.mark.parametrize("mechanism", ["discrete_laplace", "discrete_gaussian"])
 @pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (1.0, 10), (8.0, 10), (2.0, 300)])
 def test_rounds_cost_what_is_wanted(mechanism: str, epsilon: float, rounds: int) -> None:
-    plan = calibrated(MarginalPlan.model_validate({"mechanism": mechanism}), epsilon, rounds)
+    plan = calibrate(MarginalPlan.model_validate({"mechanism": mechanism}), epsilon, rounds)
     spent = compose(Spent({charge_for("marginals", RoundSettings(marginals=plan)): rounds}), plan.delta)[0]
     assert 0.985 * epsilon < spent <= epsilon
 
 
 def test_what_cannot_be_calibrated_is_named() -> None:
     with pytest.raises(PrivacyError, match="mode: found paper"):
-        calibrated(MarginalPlan(mode="paper"), 1.0, 10)
+        calibrate(MarginalPlan(mode="paper"), 1.0, 10)
     with pytest.raises(PrivacyError, match="user_epsilon"):
-        calibrated(MarginalPlan(), 0.0, 10)
+        calibrate(MarginalPlan(), 0.0, 10)

@@ -16,13 +16,13 @@ from device_sdk.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussi
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from server.privacy import noise
 from server.privacy.audit import BROKEN, SHIPPED, audit, clopper_pearson
-from server.privacy.noise import Noise, noised, plan_noise, released_variance
+from server.privacy.noise import Noise, add_noise, plan_noise, released_variance
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.3, 20.0])
 def test_spread_of_the_draws(epsilon: float) -> None:
     plan = MarginalPlan(epsilon=epsilon)
-    draws = noised(np.zeros(20_000, np.int64), plan).astype(np.float64)
+    draws = add_noise(np.zeros(20_000, np.int64), plan).astype(np.float64)
     expected = plan_noise(plan).variance
     # The kurtosis of a Laplace draw is 6: five standard errors of the variance of 20,000 draws are 18 %.
     assert draws.var() == pytest.approx(expected, rel=0.18)
@@ -34,7 +34,7 @@ def test_gaussian_noise_has_the_deviation_that_the_plan_asks_for(epsilon: float,
     plan = MarginalPlan(mechanism="discrete_gaussian", epsilon=epsilon, delta=delta)
     deviation = plan_noise(plan).scale
     assert epsilon * (1 - 1e-4) <= gaussian_epsilon(l2_sensitivity(plan) / deviation, delta) <= epsilon
-    draws = noised(np.zeros(5_000, np.int64), plan)
+    draws = add_noise(np.zeros(5_000, np.int64), plan)
     assert draws.std() == pytest.approx(deviation, rel=5 / math.sqrt(2 * draws.size))
     assert np.abs(draws).max() < 6 * deviation
 
@@ -51,22 +51,22 @@ def test_variance_of_a_release_counts_the_draws_in_it() -> None:
     assert released_variance(shares, 10) == pytest.approx(released_variance(central, 10), rel=1e-5)
     assert released_variance(shares, 20) == pytest.approx(2 * released_variance(central, 1), rel=1e-5)
     with pytest.raises(PrivacyError, match="devices add the noise"):
-        noised(np.zeros(3, np.int64), shares)
+        add_noise(np.zeros(3, np.int64), shares)
 
 
 def test_noise_is_fresh_and_added_to_the_counts() -> None:
     plan = MarginalPlan(epsilon=1.0)
     counts = np.full(50, 10**9, np.int64)
-    first, second = noised(counts, plan), noised(counts, plan)
+    first, second = add_noise(counts, plan), add_noise(counts, plan)
     assert first.dtype == np.int64 and not np.array_equal(first, second)
     assert abs(first.mean() - 10**9) < 10**6
-    assert np.array_equal(noised(counts, MarginalPlan(epsilon=1e8)), counts)
+    assert np.array_equal(add_noise(counts, MarginalPlan(epsilon=1e8)), counts)
 
 
 def test_a_scale_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "plan_noise", lambda plan: Noise("discrete_laplace", 10.0))
     with pytest.raises(PrivacyError, match="noise scale"):
-        noised(np.zeros(3, np.int64), MarginalPlan(epsilon=1.0))
+        add_noise(np.zeros(3, np.int64), MarginalPlan(epsilon=1.0))
 
 
 def test_variance_against_the_sum_of_the_distribution() -> None:

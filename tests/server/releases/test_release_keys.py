@@ -21,7 +21,7 @@ from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
-from server.privacy.noise import KEY_BYTES, key_stream, new_key, noised
+from server.privacy.noise import KEY_BYTES, add_noise, key_stream, new_key
 from server.rounds import release_keys as keeping
 from server.rounds.caps import Caps
 from server.rounds.release_keys import obtain_key
@@ -34,7 +34,7 @@ from tests.server.releases.rounds import Killed, go_on, open_copy, published
 
 CAP = 0.55
 """Enough for one draw of the rounds here, and too little for two."""
-CUTS = ("advance.release_marginals", "releases.noised", "advance.store_release")
+CUTS = ("advance.release_marginals", "releases.add_noise", "advance.store_release")
 
 
 def test_a_stream_is_aes_in_counter_mode_under_hkdf() -> None:
@@ -225,8 +225,8 @@ def _cut(patch: pytest.MonkeyPatch, point: str) -> None:
     """The process ends before the reports are read, right after the draw, or before the release is stored."""
 
     def end(*arguments: Any) -> None:
-        if point == "releases.noised":
-            noised(*arguments)
+        if point == "releases.add_noise":
+            add_noise(*arguments)
         raise Killed
 
     patch.setattr(f"server.rounds.{point}", end)

@@ -192,10 +192,10 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
 
         def together(*arguments: Any) -> Any:
             both.wait(20)
-            draws.append(noise.noised(*arguments))
+            draws.append(noise.add_noise(*arguments))
             return draws[-1]
 
-        monkeypatch.setattr(releasing, "noised", together)
+        monkeypatch.setattr(releasing, "add_noise", together)
         with own.database.write() as connection:
             connection.exec_driver_sql(f"UPDATE rounds SET state = 'closing' WHERE id = '{round_id}'")
         workers = [threading.Thread(target=go_on, args=(own, round_id)) for _ in range(2)]
