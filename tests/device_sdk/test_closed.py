@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +72,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tup
         for session in sessions:
             session.feed(SOUND)
     device.close()  # once more is harmless
+    assert device._recent.contents() == (), "nothing of what was heard is left"
     return device, sessions
 
 
@@ -81,13 +81,3 @@ def test_a_closed_device_and_its_sessions_say_what_to_do(closed: tuple[Device, l
     device, sessions = closed
     with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
         CALLS[call](device) if call in CALLS else SESSION_CALLS[call](sessions[list(SESSION_CALLS).index(call)])
-
-
-def test_nothing_of_what_was_heard_is_left_in_a_closed_device(closed: tuple[Device, list[RecognitionSession]]) -> None:
-    assert closed[0]._recent.contents() == ()
-
-
-def test_another_device_may_use_the_folder(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    Device.open(tmp_path, KEY, tiny_bundle).close()
-    with Device.open(tmp_path, KEY, tiny_bundle) as again:
-        assert again.recognize(SOUND, 16_000).text

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -259,13 +260,11 @@ def test_int8_is_a_setting(tmp_path: Path, tiny_bundle: Bundle) -> None:
 def test_recognition_goes_on_while_the_device_learns(device: Device) -> None:
     for seed in range(4):
         tell(device, seed, Accepted())
-    reports = []
-    learning = threading.Thread(target=lambda: reports.append(device.learn()))
-    learning.start()
-    heard = [device.recognize(speech(1), 16_000) for _ in range(6)]
-    learning.join()
-    assert reports[0].steps == 4 and device.learned().utterances == 10
-    assert len({result.utterance_id for result in heard}) == 6
+    with ThreadPoolExecutor() as pool:
+        learning = pool.submit(device.learn)
+        heard = [device.recognize(speech(1), 16_000) for _ in range(6)]
+        assert learning.result().steps == 4
+    assert device.learned().utterances == 10 and len({result.utterance_id for result in heard}) == 6
 
 
 def test_importing_is_cheap() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -88,14 +88,11 @@ LEXICON = SlotLexicon({"place": ("kitchen", "bedroom")})
 def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(tmp_path, tiny_bundle, signals, stays) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         heard = device.recognize(noise(9_600, 1), 16_000)
-        known = None
         for each in signals:
             device.feedback(heard, each)
-            known = combined(known, each)
     with opened(tmp_path, tiny_bundle) as device:
         found = device._recent.get(heard.utterance_id)
-        assert (found is not None) == stays
-        assert found is None or found.signal == known
+        assert found.signal == reduce(combined, signals, None) if stays else found is None
 
 
 def test_of_hotwords_only_those_that_it_may_hold_are_kept(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -234,18 +231,14 @@ with opened(Path(sys.argv[1]), Bundle.open(sys.argv[2])) as device:
 def test_a_kill_loses_nothing_and_nothing_is_learned_from_twice(tmp_path: Path, tiny_bundle: Bundle) -> None:
     told, rng = 0, random.Random(5)
     for life in range(6):
-        child = subprocess.Popen(
-            [sys.executable, "-c", LIFE, str(tmp_path), str(tiny_bundle.path), str(life)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(rng.randrange(1, 12))]
-        time.sleep(rng.random() * 0.1)
-        os.kill(child.pid, signal.SIGKILL)
-        lines += child.stdout.readlines()
-        child.wait()
-        child.stdout.close()
+        command = [sys.executable, "-c", LIFE, tmp_path, tiny_bundle.path, str(life)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(rng.randrange(1, 12))]
+            time.sleep(rng.random() * 0.1)
+            child.kill()
+            lines += child.stdout.readlines()
         told += sum(line == b"corrected\n" for line in lines)
         with opened(tmp_path, tiny_bundle) as device:
             waiting = [each.utterance_id for each in device.remembered()]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from device_sdk import Device, Endpointing, EndpointRule, RecognitionSession, Result
 from device_sdk.bundle import Bundle
 from tests.device_sdk.devices import KEY, LIGHT
 from tests.signals import noise
-from tests.speech import conversation, cut, packaged
+from tests.speech import cut
 
 HALF_A_SECOND = Endpointing(None, None, EndpointRule(min_utterance_length=0.6))
 
@@ -49,31 +46,3 @@ def test_the_next_utterance_has_the_newest_model(device: Device) -> None:
     assert second.offset == pytest.approx(0.6)
     acoustic = [[hypothesis.scores.acoustic for hypothesis in each.nbest] for each in (first, second, fresh)]
     assert acoustic[0] != acoustic[1] == acoustic[2]
-
-
-def test_an_event_loop(tmp_path: Path) -> None:
-    """The packaged model, learning on: what an app does that listens all day."""
-    sound = np.concatenate(list(conversation(15.0, seed=5)))
-
-    async def microphone():
-        for chunk in cut(iter([sound]), 5_000):
-            await asyncio.sleep(0)
-            yield chunk
-
-    async def run(device: Device):
-        return [event async for event in device.session(16_000).stream(microphone()) if isinstance(event, Result)]
-
-    with Device.open(tmp_path, KEY, packaged()) as device:
-        found = asyncio.run(run(device))
-        assert len(found) >= 2 and all(result.text for result in found)
-        assert device.learned().utterances == len(found)
-        for before, after in itertools.pairwise(found):
-            assert before.offset + before.seconds <= after.offset
-        words = [result.offset + word.start for result in found for word in result.nbest[0].words]
-        assert words == sorted(words)
-        first = found[0]
-        start = round(16_000 * first.offset)
-    with Device.open(tmp_path / "other", KEY, packaged()) as other:
-        alone = other.recognize(sound[start : start + round(16_000 * first.seconds)], 16_000)
-        assert alone.text == first.text and alone.seconds == first.seconds
-        assert [word.start for word in alone.nbest[0].words] == [word.start for word in first.nbest[0].words]

@@ -18,7 +18,7 @@ from device_sdk.feedback import (
     Together,
 )
 from device_sdk.learning.candidates import Candidates, Heard, gather, objective
-from device_sdk.learning.objectives import Objective, posterior
+from device_sdk.learning.objectives import Objective
 from device_sdk.learning.settings import LearningSettings, TeacherSettings
 
 WORDS = ("a", "latte", "with", "soy", "milk", "ladder", "coffee", "no")
@@ -154,21 +154,6 @@ def test_losses_freely_summed_are_the_sum_of_each_alone(signal, labels) -> None:
     np.testing.assert_allclose(every.weights, summed, atol=1e-6)
     costs = [candidates.costs[candidates.tokens.index(tokens)] for tokens in every.hypotheses]
     assert every.cost_scale == scale and (not scale or every.costs.tolist() == pytest.approx(costs, abs=1e-6))
-
-
-@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: type(signal).__name__)
-def test_a_step_on_the_expected_cost_favours_the_cheap(signal) -> None:
-    """Down the gradient of E[M] over the candidates' NLLs, dE/dNLL_i = p_i (E[M] - M_i), the mean cost falls."""
-    settings = LearningSettings(label_weight=0.0, supervision_weight=0.0, hypotheses=20)
-    candidates, loss = build(signal, settings)
-    assert isinstance(loss, Objective)
-    nlls = np.array([candidates.nlls[candidates.tokens.index(tokens)] for tokens in loss.hypotheses])
-    p = posterior(-nlls)
-    mean = float(p @ loss.costs)
-    assert loss.costs.min() <= mean <= loss.costs.max()
-    moved = nlls - 0.01 * p * (mean - loss.costs)
-    assert float(posterior(-moved) @ loss.costs) < mean
-    assert np.all((moved < nlls) == (p * (mean - loss.costs) > 0))
 
 
 def test_reinforce_is_on_what_was_served_against_the_baseline() -> None:

@@ -41,26 +41,6 @@ def test_expected_cost_has_the_gradient_of_equation_1(nll, cost, scale) -> None:
         assert found[hypothesis] == pytest.approx(scale * p[index] * (mean - cost[index]), abs=1e-5)
 
 
-@given(nlls, costs)
-def test_a_step_on_the_expected_cost_lowers_it(nll, cost) -> None:
-    objective = expected_cost(HYPOTHESES, cost)
-    slope = gradient(objective, nll)
-    moved = {hypothesis: nll[hypothesis] - 1e-2 * slope[hypothesis] for hypothesis in nll}
-    assert loss(objective, moved) <= loss(objective, nll) + 1e-9
-
-
-@given(nlls, costs)
-def test_reinforce_is_equation_1_on_average(nll, cost) -> None:
-    """Over the sampling of the served hypothesis, its gradient is that of E[M] through log p (any baseline), up to the
-    gradient of the baseline's own term, which is the same for all."""
-    p = posterior([-nll[hypothesis] for hypothesis in HYPOTHESES])
-    mean = float(p @ np.array(cost))
-    expected = gradient(expected_cost(HYPOTHESES, cost), nll)
-    for index, hypothesis in enumerate(HYPOTHESES):
-        averaged = p[index] * reinforce(hypothesis, cost[index], baseline=mean).weights[0]
-        assert averaged == pytest.approx(expected[hypothesis], abs=1e-4)
-
-
 def test_signs() -> None:
     assert label((1, 2)).weights.tolist() == [1.0]
     assert label([1, 2], 0.5).weights.tolist() == [0.5]

@@ -80,12 +80,6 @@ def test_a_real_session_leaves_what_is_declared(tmp_path: Path, tiny_bundle: Bun
     assert findings(folder, KEY, tiny_bundle) == []
 
 
-def test_another_key_opens_nothing(state: Path, tiny_bundle: Bundle) -> None:
-    found = findings(state, bytes(32), tiny_bundle)
-    assert len(found) >= 8
-    assert all("not sealed with the key" in each or "no row names it" in each for each in found)
-
-
 def _row(table: str, name: str, value: bytes) -> Callable[[Path], None]:
     """A value in the clear."""
     return lambda folder: _sql(folder, f"INSERT OR REPLACE INTO {table} (name, value) VALUES (?, ?)", name, value)
