@@ -65,9 +65,8 @@ class Permit:
 
     def late(self) -> CheckInError:
         """What to raise where its time is over."""
-        return CheckInError(
-            f"check-in: not done after {self.seconds:.3g} s; everything is kept, and the next one goes on from here"
-        )
+        kept = "everything is kept, and the next one goes on from here"
+        return CheckInError(f"check-in: not done after {self.seconds:.3g} s; {kept}")
 
     @contextmanager
     def held(self) -> Iterator[None]:

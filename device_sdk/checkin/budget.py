@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from device_sdk.checks import reading
@@ -57,4 +58,4 @@ def read(store: Store) -> dict[str, Spent]:
 
 
 def _write(store: Store, spent: dict[str, Spent]) -> None:
-    store.put(TABLE, NAME, json.dumps({stream: each.fields() for stream, each in spent.items()}).encode())
+    store.put(TABLE, NAME, json.dumps({stream: asdict(each) for stream, each in spent.items()}).encode())

@@ -78,10 +78,10 @@ class Client:
             raise CheckInError(f"{url}: found scheme {address.scheme!r}, expected https, or http, and a host")
         here = _is_this_machine(address.host)
         if address.scheme == "http" and not here and not plain_http:
-            raise CheckInError(
-                f"{url}: found http, expected https: anybody on the way would read along; DeviceSettings.plain_http "
-                "allows it for networks that are closed"
+            why = (
+                "anybody on the way would read along; DeviceSettings.plain_http allows it for networks that are closed"
             )
+            raise CheckInError(f"{url}: found http, expected https: {why}")
         self._connection = Connection(timeout, transport, proxies=not here)
 
     def enrol(self, token: str, identity: Identity) -> str:

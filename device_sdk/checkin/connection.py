@@ -145,10 +145,8 @@ class Answer:
         self.status, self.headers = self._take()
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
-            raise CheckInError(
-                f"{self._url}: content-encoding: found {encoding[:40]!r}, expected none: nothing is unpacked that was "
-                "not asked for"
-            )
+            why = "nothing is unpacked that was not asked for"
+            raise CheckInError(f"{self._url}: content-encoding: found {encoding[:40]!r}, expected none: {why}")
 
     @property
     def ok(self) -> bool:

@@ -118,11 +118,8 @@ def _mended(client: Client, who: Identity, token: str | None, store: Store, erro
     if error.code == "stale_time" and error.status == 401 and error.server_time is not None:
         corrected = identity.correct_clock(store, who, error.server_time)
         if corrected is None:
-            days = identity.FARTHEST / 86_400
-            raise CheckInError(
-                f"{client.url}: this device's clock and the server's are more than {days:.0f} days apart, which is not "
-                "corrected; set it"
-            ) from error
+            apart = f"more than {identity.FARTHEST / 86_400:.0f} days apart, which is not corrected; set it"
+            raise CheckInError(f"{client.url}: this device's clock and the server's are {apart}") from error
         return corrected
     raise error
 

@@ -155,9 +155,8 @@ def microphone(device: str | None, seconds: float) -> Iterator[NDArray[np.float3
         stream = sounddevice.InputStream(**form, device=chosen, blocksize=block, callback=listen)
         stream.start()
     except (sounddevice.PortAudioError, ValueError) as error:  # ValueError: no device of this name, or several
-        raise AudioError(
-            f"--mic: the microphone cannot be opened ({error}); --microphone chooses one of: {_inputs(sounddevice)}"
-        ) from error
+        chooses = f"--microphone chooses one of: {_inputs(sounddevice)}"
+        raise AudioError(f"--mic: the microphone cannot be opened ({error}); {chooses}") from error
     try:
         while True:
             try:
@@ -175,13 +174,11 @@ def _sounddevice() -> Any:
     try:
         import sounddevice
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "--mic needs the module 'sounddevice'; install it with: pip install 'idiolect[mic]'"
-        ) from error
+        install = "pip install 'idiolect[mic]'"
+        raise MissingExtraError(f"--mic needs the module 'sounddevice'; install it with: {install}") from error
     except OSError as error:  # its own message when the C library is not there
-        raise MissingExtraError(
-            f"--mic needs PortAudio ({error}); install it with: apt install libportaudio2, or brew install portaudio"
-        ) from error
+        install = "apt install libportaudio2, or brew install portaudio"
+        raise MissingExtraError(f"--mic needs PortAudio ({error}); install it with: {install}") from error
     return sounddevice
 
 

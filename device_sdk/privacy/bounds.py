@@ -50,10 +50,9 @@ class OfferBounds:
                 continue
             raise ConfigurationError(f"bounds.{field.name}: found {value!r}, expected more than 0")
         if self.delta >= 1 or math.isinf(self.least_noise) or self.cohort != int(self.cohort):
-            raise ConfigurationError(
-                f"bounds.delta, least_noise, cohort: found {self.delta}, {self.least_noise}, {self.cohort}; expected a "
-                "delta below 1, a finite noise, a whole cohort"
-            )
+            found = f"{self.delta}, {self.least_noise}, {self.cohort}"
+            expected = "expected a delta below 1, a finite noise, a whole cohort"
+            raise ConfigurationError(f"bounds.delta, least_noise, cohort: found {found}; {expected}")
 
     def refusal(self, plan: Plan, spent: Spent) -> str | None:
         """Why no report is made by this plan, by name, with what was found and what is allowed; None where it may be.

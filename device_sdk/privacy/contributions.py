@@ -106,10 +106,9 @@ def share_variance(plan: MarginalPlan) -> int:
     Raises PrivacyError for a share too small for sums of shares to be what they are accounted as."""
     variance = -(-gaussian_variance(plan) // plan.minimum_survivors)
     if plan.trust == "distributed" and variance < SMALLEST_SHARE:
-        raise PrivacyError(
-            f"minimum_survivors: found {plan.minimum_survivors}, which leaves a share of variance {variance} squared "
-            f"units; expected at least {SMALLEST_SHARE}: ask for a smaller epsilon or fewer survivors"
-        )
+        found = f"{plan.minimum_survivors}, which leaves a share of variance {variance} squared units"
+        expected = f"at least {SMALLEST_SHARE}: ask for a smaller epsilon or fewer survivors"
+        raise PrivacyError(f"minimum_survivors: found {found}; expected {expected}")
     return variance
 
 

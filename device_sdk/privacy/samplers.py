@@ -192,9 +192,8 @@ def _scale(value: int | Fraction) -> Fraction:
 
 def _check_fits(scale: int | Fraction) -> None:
     if scale > WIDEST:
-        raise PrivacyError(
-            f"noise: found a scale of {float(scale):.3g} units, expected at most 2^55, whose draws are int64"
-        )
+        found = f"{float(scale):.3g} units"
+        raise PrivacyError(f"noise: found a scale of {found}, expected at most 2^55, whose draws are int64")
 
 
 def _check_variance(value: int) -> None:

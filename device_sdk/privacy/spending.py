@@ -44,18 +44,12 @@ class Spent:
         renyi = tuple(_less(one, two) for one, two in zip(self.renyi, other.renyi, strict=True))
         return Spent(_less(self.simple, other.simple), _less(self.delta, other.delta), renyi)
 
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"simple": self.simple, "delta": self.delta, "renyi": list(self.renyi)}
-
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """ValueError, KeyError, TypeError: these are none."""
         found = cls(float(fields["simple"]), float(fields["delta"]), tuple(float(each) for each in fields["renyi"]))
-        if len(found.renyi) != len(ORDERS) or not all(
-            each >= 0
-            for each in (found.simple, found.delta, *found.renyi)  # false for what is no number
-        ):
+        numbers = (found.simple, found.delta, *found.renyi)
+        if len(numbers) != 2 + len(ORDERS) or not all(each >= 0 for each in numbers):  # false for what is no number
             raise ValueError(f"expected numbers of at least 0, one for each of {len(ORDERS)} orders")
         return found
 

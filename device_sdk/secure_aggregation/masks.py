@@ -33,10 +33,8 @@ def to_words(vector: NDArray[np.int64], roster: Roster) -> Words:
         raise ProtocolError(f"vector: found {vector.dtype} {list(vector.shape)}, expected int64 [{roster.words}]")
     largest = max(int(vector.max()), -int(vector.min()))
     if largest > capacity(roster):
-        raise PrivacyError(
-            f"vector: found a count of magnitude {largest}, expected at most {capacity(roster)} in words of "
-            f"{roster.word_bits} bits among {len(roster.members)} devices; use words of 64 bits"
-        )
+        most = f"{capacity(roster)} in words of {roster.word_bits} bits among {len(roster.members)} devices"
+        raise PrivacyError(f"vector: found a count of {largest}, expected at most {most}; use words of 64 bits")
     return vector.astype(_dtype(roster.word_bits))  # two's complement: negative counts wrap around
 
 

@@ -152,10 +152,9 @@ def reveal(participant: Participant, signatures: Mapping[str, bytes]) -> Partici
     content = keys.survivor_bytes(roster.round_id, keys.roster_digest(roster), survivors)
     for name, signature in signatures.items():
         if not keys.signed_by(roster.member(name).identity_key, signature, content):
-            raise PrivacyError(
-                f"signatures: {name}: found none of the {len(survivors)} survivors that this device signed; devices "
-                "were shown different survivors, and nothing is revealed"
-            )
+            found = f"none of the {len(survivors)} survivors that this device signed"
+            why = "devices were shown different survivors, and nothing is revealed"
+            raise PrivacyError(f"signatures: {name}: found {found}; {why}")
     if len(signatures.keys() | {own}) < roster.threshold:
         _too_few("signatures", len(signatures.keys() | {own}), roster)
     opened = _opened(participant, roster)
@@ -211,10 +210,8 @@ def _roster(participant: Participant) -> wire.Roster:
 
 
 def _too_few(field: str, found: int, roster: wire.Roster) -> NoReturn:
-    raise PrivacyError(
-        f"{field}: found {found} of {len(roster.members)} devices, expected at least {roster.threshold}: a sum over "
-        "fewer says too much about each"
-    )
+    expected = f"at least {roster.threshold}: a sum over fewer says too much about each"
+    raise PrivacyError(f"{field}: found {found} of {len(roster.members)} devices, expected {expected}")
 
 
 def _contradiction(field: str) -> NoReturn:

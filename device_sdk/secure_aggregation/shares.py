@@ -23,10 +23,8 @@ def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
 
     ProtocolError: 1 <= threshold <= count < 65537 does not hold, or the number of bytes is odd."""
     if not 1 <= threshold <= count < PRIME or len(secret) % 2:
-        raise ProtocolError(
-            f"shares: found {count} of {len(secret)} bytes with threshold {threshold}, expected 1 <= threshold <= "
-            f"count < {PRIME} and an even number of bytes"
-        )
+        expected = f"expected 1 <= threshold <= count < {PRIME} and an even number of bytes"
+        raise ProtocolError(f"shares: found {count} of {len(secret)} bytes with threshold {threshold}, {expected}")
     elements = np.frombuffer(secret, "<u2").astype(np.int64)
     coefficients = np.concatenate([elements[None], _uniform((threshold - 1, elements.size))])
     return [row.astype("<u4").tobytes() for row in evaluate(coefficients, count)]

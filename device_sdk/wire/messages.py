@@ -83,13 +83,11 @@ class MarginalPlan(Message):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.mode == "paper" and (self.trust, self.mechanism) != ("central", "discrete_laplace"):
-            raise ValueError(
-                f"trust, mechanism: found {self.trust}, {self.mechanism}; mode 'paper' has central discrete_laplace"
-            )
+            found = f"{self.trust}, {self.mechanism}"
+            raise ValueError(f"trust, mechanism: found {found}; mode 'paper' has central discrete_laplace")
         if self.trust == "distributed" and self.mechanism != "discrete_gaussian":
-            raise ValueError(
-                f"mechanism: found {self.mechanism}; expected discrete_gaussian, whose shares add up to one draw"
-            )
+            whose = "discrete_gaussian, whose shares add up to one draw"
+            raise ValueError(f"mechanism: found {self.mechanism}; expected {whose}")
         if self.trust != "distributed" and self.minimum_survivors != 1:
             raise ValueError(f"minimum_survivors: found {self.minimum_survivors}; only trust 'distributed' has shares")
         return self
@@ -122,9 +120,8 @@ class DeltaPlan(Message):
     @model_validator(mode="after")
     def _reachable(self) -> Self:
         if self.kind == "gradient" and self.minimum_utterances > self.batch_size:
-            raise ValueError(
-                f"minimum_utterances: found {self.minimum_utterances}, expected at most batch_size = {self.batch_size}"
-            )
+            found, most = self.minimum_utterances, self.batch_size
+            raise ValueError(f"minimum_utterances: found {found}, expected at most batch_size = {most}")
         return self
 
 
@@ -189,6 +186,9 @@ def _word(word: str) -> str:
     return word
 
 
+_Word = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_word)]
+
+
 def _distinct(words: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(words)) < len(words):
         raise ValueError("expected every word once")
@@ -202,11 +202,7 @@ class WordReport(Message):
     device_id: Identifier
     round_id: Identifier
     words_digest: str
-    words: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_word)], ...],
-        Field(min_length=1, max_length=1000),
-        AfterValidator(_distinct),
-    ]
+    words: Annotated[tuple[_Word, ...], Field(min_length=1, max_length=1000), AfterValidator(_distinct)]
 
 
 class DeltaHeader(Message):

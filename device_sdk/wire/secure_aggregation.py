@@ -1,11 +1,8 @@
 """Messages of secure aggregation, version 1: devices add up their counts so that the server sees the sum alone.
 
-    POST /v1/rounds/{round}/aggregation               signed  AggregationPoll -> AggregationTask
-    POST /v1/rounds/{round}/aggregation/keys          signed  KeyAdvertisement -> StageReceipt
-    POST /v1/rounds/{round}/aggregation/shares        signed  DealtShares -> StageReceipt
-    POST /v1/rounds/{round}/aggregation/masked        signed  MaskedInput -> StageReceipt
-    POST /v1/rounds/{round}/aggregation/consistency   signed  SurvivorSignature -> StageReceipt
-    POST /v1/rounds/{round}/aggregation/unmasking     signed  RevealedShares -> StageReceipt
+    POST /v1/rounds/{round}/aggregation           signed  AggregationPoll -> AggregationTask
+    POST /v1/rounds/{round}/aggregation/{stage}   signed  KeyAdvertisement, DealtShares, MaskedInput, SurvivorSignature
+                                                          or RevealedShares, stage by stage -> StageReceipt
 
 A device polls, does what the task says, and polls again; every message may be sent again and counts once. Bytes travel
 as base64, and bytes of keys, seeds and shares have one length each: nothing longer or shorter is read."""

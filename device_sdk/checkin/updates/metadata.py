@@ -66,9 +66,8 @@ def check_trusted_root(trusted_root: bytes) -> None:
 
     MissingExtraError: the library that checks them is not installed. ConfigurationError: no metadata of a root."""
     if find_spec("tuf") is None:
-        raise MissingExtraError(
-            "trusted_root: signed updates need tuf; install it with: pip install 'idiolect[secure-updates]'"
-        )
+        install = "pip install 'idiolect[secure-updates]'"
+        raise MissingExtraError(f"trusted_root: signed updates need tuf; install it with: {install}")
     _root_version(trusted_root)
 
 
@@ -149,9 +148,8 @@ def _root_version(trusted_root: bytes) -> int:
         signed = json.loads(trusted_root)["signed"]
         kind, version = signed["_type"], signed["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"trusted_root: cannot be read ({type(error).__name__}); expected the bytes of a root.json"
-        ) from None
+        found = type(error).__name__
+        raise ConfigurationError(f"trusted_root: cannot be read ({found}); expected a root.json's bytes") from None
     if kind != "root" or not isinstance(version, int):
         raise ConfigurationError(f"trusted_root: found metadata of role {kind!r}, expected root")
     return version
@@ -164,12 +162,8 @@ def release_of(targets: Targets, device_id: str = "") -> Release:
     model = _in_rollout(targets, device_id) or current
     marginals = _current(targets, "marginals/")
     teacher = targets[model.name][2].get("teacher")
-    return Release(
-        model,
-        None if teacher is None else _target(targets, f"models/{teacher}.safetensors"),
-        marginals,
-        str(targets[marginals.name][2].get("words_digest")),
-    )
+    labels = None if teacher is None else _target(targets, f"models/{teacher}.safetensors")
+    return Release(model, labels, marginals, str(targets[marginals.name][2].get("words_digest")))
 
 
 def _in_rollout(targets: Targets, device_id: str) -> Target | None:
