@@ -15,6 +15,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,33 +48,25 @@ PLANS: tuple[dict[str, Any], ...] = (
 """Rounds in turn: counts that the server sees, and counts that it gets the sum of."""
 OPTIONS = ("--retry-after", "1", "--device-rate", "20:600", "--words-cap", "inf")
 PATIENCE = 60.0
+SETTINGS = DeviceSettings(
+    learn=False,
+    share_deltas=False,
+    share_words=False,
+    bounds=OfferBounds(max_weight=WEIGHT, marginals_epsilon=math.inf),
+    repetition=RepetitionSettings(similarity=2.0),
+)
+"""What these devices' app allows. No utterance is taken for the one before, said again."""
 HOLDS = {"=": operator.eq, "<=": operator.le, ">=": operator.ge}
 
 
-class Rounds(threading.Thread):
+def open_rounds(url: str, stopping: threading.Event) -> None:
     """The operator: one round after the other, of each plan in turn."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(name="rounds", daemon=True)
-        self.url, self.opened, self.stopping = url, 0, threading.Event()
-
-    def run(self) -> None:
-        with OperatorClient(self.url, OPERATOR, timeout=30) as client:
-            while not self.stopping.wait(1.0):
-                try:
-                    if not client.status().rounds:
-                        plan = PLANS[self.opened % len(PLANS)]
-                        client.create_round(RoundSettings.model_validate(plan))
-                        self.opened += 1
-                except CheckInError:
-                    continue
-
-
-def settings() -> DeviceSettings:
-    """What these devices' app allows. No utterance is taken for the one before, said again."""
-    bounds = OfferBounds(max_weight=WEIGHT, marginals_epsilon=math.inf)
-    alone = RepetitionSettings(similarity=2.0)
-    return DeviceSettings(learn=False, share_deltas=False, share_words=False, bounds=bounds, repetition=alone)
+    plans = cycle(PLANS)
+    with OperatorClient(url, OPERATOR, timeout=30) as client:
+        while not stopping.wait(1.0):
+            with suppress(CheckInError):
+                if not client.status().rounds:
+                    client.create_round(RoundSettings.model_validate(next(plans)))
 
 
 def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
@@ -81,9 +75,10 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
     bundle, dice, begun = Bundle.open(bundle_path), random.Random(0), time.monotonic()
     server = OperatedServer(folder / "server", bundle_path, *OPTIONS)
     server.start()
-    fleet = HonestFleet(folder / "devices", bundle, server.url, settings())
+    fleet = HonestFleet(folder / "devices", bundle, server.url, SETTINGS)
     fleet.grow(HONEST)
-    readiness, rounds = Readiness(server, PATIENCE + 4 * STAGE_SECONDS), Rounds(server.url)
+    readiness, stopping = Readiness(server, PATIENCE + 4 * STAGE_SECONDS), threading.Event()
+    rounds = threading.Thread(target=open_rounds, args=(server.url, stopping), daemon=True)
     command = [sys.executable, "-m", "tests.hostile_fleet.attackers", server.url, str(bundle_path)]
     with (folder / "attackers.log").open("wb") as log:
         attackers = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
@@ -104,7 +99,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
             elif now >= due.get("lose", math.inf):
                 del due["lose"]
                 lost = read_books(server.lose() / server.database.name)
-                server.restore(archive)
+                server.command("restore", str(archive), "--database", str(server.database), "--json")
                 server.start()
                 progress.print(f"{now - begun:5.0f} s  lost and restored, with {len(lost.states)} rounds so far")
             elif now >= next_kill:
@@ -117,7 +112,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
         until = time.monotonic()
         answer, _ = attackers.communicate(timeout=30)
         quiet = fleet.quiet(180.0)
-        rounds.stopping.set()
+        stopping.set()
         rounds.join()
         _finish(server)
         readiness.close()
@@ -129,7 +124,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
         attackers.kill()
         fleet.speaking = False
         readiness.stopping.set()
-        rounds.stopping.set()
+        stopping.set()
         server.stop(signal.SIGKILL)
     books, members = read_books(server.database), fleet.members
     found = counted_once(members, bundle.words.words, (lost, books))

@@ -111,13 +111,10 @@ class HonestFleet:
 
     def quiet(self, seconds: float) -> bool:
         """Nobody says anything more. Returns whether all that was said is answered for within so many seconds."""
-        self.speaking = False
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.errors or all(each.idle for each in self.members):
-                return not self.errors
+        self.speaking, deadline = False, time.monotonic() + seconds
+        while not (done := all(each.idle for each in self.members)) and time.monotonic() < deadline and not self.errors:
             time.sleep(0.5)
-        return False
+        return done and not self.errors
 
     def close(self) -> None:
         self._stopping.set()

@@ -102,7 +102,7 @@ class Readiness:
                 with suppress(httpx.HTTPError, ValueError, KeyError):
                     told = str(http.get(f"{self.server.url}/readyz").json()["status"])
                 self.server.look()
-                self.samples.append((time.monotonic(), told, self.server.running, self._stands_still()))
+                self.samples.append((time.monotonic(), told, self.server.process is not None, self._stands_still()))
 
     def _stands_still(self) -> bool:
         """Whether a round has been closing, or on its way from there, for longer than any group of it could take."""

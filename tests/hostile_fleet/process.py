@@ -13,8 +13,6 @@ from pathlib import Path
 from server.lab.simulation.process import ServerProcess
 from tests.server.parties import ENROLMENT, OPERATOR
 
-__all__ = ["OperatedServer"]
-
 
 class OperatedServer(ServerProcess):
     """Owns the process and ``folder``, which holds the database, the blobs, the log and what a lost server left."""
@@ -26,10 +24,6 @@ class OperatedServer(ServerProcess):
         super().__init__(folder, str(bundle), "--port", str(port), *options)
         self.url, self.token, self.operator_token = f"http://127.0.0.1:{port}", ENROLMENT, OPERATOR
         self.peak_bytes = 0
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None
 
     def look(self) -> None:
         """Notes the most memory that a process has held so far."""
@@ -64,6 +58,3 @@ class OperatedServer(ServerProcess):
             if path.suffix != ".log":
                 shutil.move(path, lost / path.name)
         return lost
-
-    def restore(self, archive: Path) -> None:
-        self.command("restore", str(archive), "--database", str(self.database), "--json")

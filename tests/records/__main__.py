@@ -1,4 +1,9 @@
-"""``python -m tests.records BEFORE AFTER``: exit code 1 where anything differs."""
+"""``python -m tests.records BEFORE AFTER``: exit code 1 where anything differs.
+
+Recordings are recognized, a device learns, a server and two devices publish a round, and every page of help is printed,
+once from each folder. What is random comes from a fixed stream and the clock stands still (``fixed``). The probe names
+nothing that a rearrangement may rename: what ``device_sdk`` exports, commands, routes.
+"""
 
 from __future__ import annotations
 

@@ -33,17 +33,12 @@ LEXICON = sdk.SlotLexicon({"drink": ["mocha", "latte"], "size": ["small", "large
 BOUNDS = sdk.OfferBounds(clip_norm=1e3, least_noise=0.0, deltas_epsilon=math.inf)
 SHARED = {"goal": 3, "minimum": 2, "weighting": "uniform"}
 """Nobody sends the third report, so a round closes when it is told to, not when a thread of the server sees it."""
+COUNTS, LOCAL = {"epsilon": 2.0, "max_words": 8}, {"epsilon": 8.0, "trust": "local"}
+NOISED = {"clip_norm": 2.0, "noise_stddev": 0.0005, "encoding": "int8"}
+ADAM = {"kind": "adam", "learning_rate": 0.001}
 ROUNDS: dict[str, dict[str, Any]] = {
-    "noise of the server": {
-        "marginals": {"epsilon": 2.0, "max_words": 8},
-        "deltas": {"clip_norm": 2.0},
-        "noise_multiplier": 0.002,
-    },
-    "noise of the devices": {
-        "marginals": {"epsilon": 8.0, "trust": "local"},
-        "deltas": {"clip_norm": 2.0, "noise_stddev": 0.0005, "encoding": "int8"},
-        "optimizer": {"kind": "adam", "learning_rate": 0.001},
-    },
+    "noise of the server": {"marginals": COUNTS, "deltas": {"clip_norm": 2.0}, "noise_multiplier": 0.002},
+    "noise of the devices": {"marginals": LOCAL, "deltas": NOISED, "optimizer": ADAM},
 }
 PIECE = 1 << 16
 """Bytes of a download that come at once: each is sealed by itself, under a name and a nonce that are random."""

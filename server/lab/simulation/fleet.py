@@ -1,13 +1,9 @@
 """One condition under one seed: devices talk, learn and check in with a live server, round by round.
 
 Every device is the SDK with its own state folder. One is open at a time, so the peak memory of this process is a
-device's. The order within a round:
-
-1. each device fetches what the server has published, then hears its user: recognize, score, tell the device what the
-   app saw, learn;
-2. the server opens a round, each device reports, the round is closed and its model and marginals are published.
-
-After the last round, held-out voices are recognized with what the server published and nothing personal.
+device's. In a round each device fetches what the server has published, then hears its user: recognize, score, tell the
+device what the app saw, learn; then the server opens a round, each device reports, the round is closed and published.
+After the last, held-out voices are recognized with what the server published and nothing personal.
 """
 
 from __future__ import annotations

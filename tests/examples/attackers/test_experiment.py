@@ -11,17 +11,8 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import DeltaPlan
-from examples.attackers.experiment import (
-    ATTACKS,
-    AVERAGES,
-    Attack,
-    Averaging,
-    Cell,
-    Scale,
-    aggregate,
-    poison,
-    run_cells,
-)
+from examples.attackers import experiment
+from examples.attackers.experiment import ATTACKS, AVERAGES, Attack, Averaging, Cell, Scale, run_cells
 from examples.attackers.tables import charts, summary, table
 from examples.runner import Errors, remark
 from server.aggregation.robust import cosine_weights
@@ -40,7 +31,7 @@ FIELDS = {"report_id": "r", "device_id": "d", "round_id": "o", "model_version": 
 def test_poison_points_where_it_should_and_is_taken(name: str, attack: Attack) -> None:
     plan, shapes = PLANS[name], {"a": (40, 6), "b": (15,)}
     report = honest(np.random.default_rng(3), plan, shapes, FIELDS, size=0.3)
-    body = poison(report.body(), plan, attack)
+    body = experiment.poison(report.body(), plan, attack)
     found = read_delta(body, shapes, plan)
     assert read_metadata(body) == read_metadata(report.body())
     assert delta_norm(found) == pytest.approx(plan.clip_norm, rel=0.02)  # as large as the bound lets
@@ -48,7 +39,7 @@ def test_poison_points_where_it_should_and_is_taken(name: str, attack: Attack) -
     cosine = sent @ meant / np.linalg.norm(sent) / np.linalg.norm(meant)
     assert cosine == pytest.approx(-1.0 if attack == "sign-flip" else 1.0, abs=0.02)
     with pytest.raises(ProtocolError, match="as the round asks for"):
-        poison(report.body(), DeltaPlan(encoding="int8" if plan.encoding != "int8" else "float16"), attack)
+        experiment.poison(report.body(), DeltaPlan(encoding="int8" if plan.encoding != "int8" else "float16"), attack)
 
 
 def test_who_attacks() -> None:
@@ -76,7 +67,7 @@ def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> N
     rng = np.random.default_rng(0)
     base = {"a": rng.normal(size=(4, 3)).astype(np.float32), "features.mean": np.zeros(3, np.float32)}
     reports = [honest(rng, DeltaPlan(), trainable(base), FIELDS) for _ in range(5)]
-    after = aggregate(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
+    after = experiment.aggregate(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
     rows = np.stack([report.arrays["a"] for report in reports])
     products = np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64)
     expected = {"mean": rows.mean(axis=0), "cosine": np.tensordot(cosine_weights(products, 1), rows, 1)}
@@ -92,12 +83,12 @@ def test_the_servers_rate_falls_to_its_floor() -> None:
 
 def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> list[Cell]:
     """Cells of four voices that say a hundred words each. errors: of each voice, 10 where nothing is said."""
-
-    def cell(attack: Attack | None, averaging: Averaging | None, seed: int) -> Cell:
-        wrong = errors.get((attack, averaging), 10)
-        return Cell(attack, averaging, seed, Errors([wrong] * 4, [100] * 4, [f"voice-{n}" for n in range(4)]))
-
-    return [cell(attack, averaging, seed) for seed in (1, 2) for attack, averaging in scale.rows]
+    voices = [f"voice-{number}" for number in range(4)]
+    return [
+        Cell(attack, averaging, seed, Errors([errors.get((attack, averaging), 10)] * 4, [100] * 4, voices))
+        for seed in (1, 2)
+        for attack, averaging in scale.rows
+    ]
 
 
 def test_the_bar_is_against_the_mean_of_honest_devices() -> None:

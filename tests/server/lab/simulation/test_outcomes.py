@@ -21,18 +21,8 @@ from rich.table import Table
 from device_sdk.feedback.slots import SlotLexicon
 from server.lab.commands.simulate import differences, table
 from server.lab.corpora import Utterance
-from server.lab.simulation import Shape, SimulationSettings
-from server.lab.simulation.outcomes import (
-    CONDITIONS,
-    Outcome,
-    Run,
-    Traffic,
-    against_frozen,
-    figures,
-    rate,
-    score,
-    spread,
-)
+from server.lab.simulation import Shape, SimulationSettings, outcomes
+from server.lab.simulation.outcomes import CONDITIONS, Outcome, Run, Traffic, figures, rate, score, spread
 from server.lab.simulation.population import Participant, Population
 from server.lab.simulation.progress import Shown
 from server.lab.simulation.report import render
@@ -49,8 +39,8 @@ def outcome(
     return Outcome(voice, round_, *words, *slots, 2.0, 0.1)
 
 
-def run(condition: str, outcomes: Any = (), spent: dict[str, Any] | None = None, seed: int = 1, moved: Any = ()) -> Run:
-    return Run(condition, seed, tuple(outcomes), tuple(moved), spent or {}, 10**8)
+def run(condition: str, heard: Any = (), spent: dict[str, Any] | None = None, seed: int = 1, moved: Any = ()) -> Run:
+    return Run(condition, seed, tuple(heard), tuple(moved), spent or {}, 10**8)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +93,7 @@ def test_figures_keep_rounds_seeds_and_held_out_voices_apart() -> None:
 def test_conditions_are_paired_with_frozen() -> None:
     def found(frozen: list[Outcome], both: list[Outcome], part: str = "all", kind: str = "slot_error") -> Any:
         runs = [run("frozen", frozen), *(run(condition.name, both) for condition in CONDITIONS[1:])]
-        return against_frozen(runs, 2)["both"][kind][part]
+        return outcomes.against_frozen(runs, 2)["both"][kind][part]
 
     generator = np.random.default_rng(1)
     frozen = [outcome(f"v{n % 10}", n % 2, slots=(int(generator.integers(1, 5)), 4)) for n in range(60)]
@@ -135,13 +125,13 @@ def document(seeds: int, slots: bool, spent: float = 2.0) -> tuple[dict[str, Any
     for seed in range(seeds):
         for condition in CONDITIONS:
             wrong = ERRORS[condition.name]
-            outcomes = [
+            heard = [
                 outcome(voice, round_, (wrong, 8), (wrong * slots, 5 * slots))
                 for round_, voices in ((0, ("<ann>", "bob")), (1, ("<ann>", "bob")), (-1, ("held",)))
                 for voice in voices
             ]
             moved = [Traffic(round_, 1_500, 30_000) for round_ in (0, 1)] if condition.reports else []
-            runs.append(run(condition.name, outcomes, ledger, seed, moved))
+            runs.append(run(condition.name, heard, ledger, seed, moved))
     people = [tuple(Participant(name, ()) for name in names) for names in (("<ann>", "bob"), ("held",))]
     settings = SimulationSettings(seeds=tuple(range(seeds)), shape=Shape(rounds=2))
     return document_of(settings, "small & good", {1: Population(*people, None, ())}, runs), runs

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,9 @@ from server.lab.simulation.population import Shape, gather
 from server.lab.simulation.process import ServerProcess
 from server.operators.client import OperatorClient
 from server.settings import ServerSettings
+from tests.architecture.sources import ROOT
+from tests.confirmed_rounds import VOICES
+from tests.speech import packaged
 
 SHAPE = Shape(rounds=2, devices=1, each=1, heldout=1, heldout_each=1)
 LEXICON = SlotLexicon({"room": ("kitchen",)})
@@ -52,17 +58,15 @@ def document(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> t
 def test_the_json_has_the_form_that_others_read(document: tuple[dict[str, Any], str]) -> None:
     found = document[0]
     assert set(found["conditions"]) == set(BY_NAME)
+    parts = {"all", "last", "heldout"}
     for condition in found["conditions"].values():
-        assert set(condition) == {"wer", "slot_error"}
-        for figure in condition.values():
-            assert set(figure) == {"all", "last", "heldout"}
-            for part in figure.values():
-                assert set(part) == {"mean", "std", "per_seed"} and len(part["per_seed"]) == 1
+        assert {kind: set(figure) for kind, figure in condition.items()} == {"wer": parts, "slot_error": parts}
+        for part in (part for figure in condition.values() for part in figure.values()):
+            assert set(part) == {"mean", "std", "per_seed"} and len(part["per_seed"]) == 1
     assert found["rounds"] == 2 and found["seeds"] == 1
     assert set(found["epsilon"]) == {"marginals", "deltas"}
     for entry in found["epsilon"].values():
-        assert {"epsilon", "adjacency", "sampling", "trust_model"} <= set(entry)
-        assert len(entry["per_round"]) == 2
+        assert {"epsilon", "adjacency", "sampling", "trust_model"} <= set(entry) and len(entry["per_round"]) == 2
     first, both = found["epsilon"]["marginals"]["per_round"]
     assert first < both <= 2 * first * (1 + 1e-6)
     assert found["bytes"]["frozen"] == {"up": 0.0, "down": 0.0}
@@ -165,3 +169,15 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
         SimulationSettings(**settings)
+
+
+@pytest.mark.slow
+def test_32_confirmed_rounds_are_never_rolled_back_and_cost_no_other_command() -> None:
+    """A new name, corrected until it is heard, costs neither what else was learned nor what was known."""
+    packaged()
+    environment = {name: value for name, value in os.environ.items() if name != "IDIOLECT_COMPILED"}
+    command = [sys.executable, "-m", "tests.confirmed_rounds", "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+    lives = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(lives) == VOICES

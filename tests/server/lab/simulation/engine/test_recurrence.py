@@ -55,30 +55,3 @@ def test_it_is_torchs_lstm(dtype: torch.dtype, hidden: int, tolerance: float, sh
             (ours[1].squares()[client].sqrt(), gradients[2].norm()),
         ):
             torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance * float(other.detach().abs().max()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("clients", "count", "widths", "out"),
-    [(3, 2, (9, 4), 64), (3, 40, (9, 4), 64), (2, 300, (33, 1, 2), 192), (2, 90, (5,), 20)],
-    ids=["rows with rows", "gradients", "gradients of wide layers", "outputs of no multiple of 64"],
-)
-def test_norms_and_sums_of_weights_side_by_side(
-    clients: int, count: int, widths: tuple[int, ...], out: int, dtype: torch.dtype
-) -> None:
-    torch.manual_seed(3)
-    inputs = torch.randn(clients, count, sum(widths), dtype=dtype)
-    outputs, scales = torch.randn(clients, count, out, dtype=dtype), torch.rand(clients, dtype=dtype)
-    rows = Rows(inputs, outputs, widths)
-    begin = 0
-    for place, width in enumerate(widths):
-        found = Product(rows, place, torch.Size((out, width)))
-        each = torch.einsum("kmo,kmi->koi", outputs.double(), inputs[..., begin : begin + width].double())
-        close(found.squares(), each.square().sum((1, 2)), dtype)
-        close(found.total(scales), torch.einsum("k,koi->oi", scales.double(), each), dtype)
-        begin += width
-
-
-def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
