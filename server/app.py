@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -45,14 +46,9 @@ def create_app(
         with own:
             yield
 
-    app = FastAPI(
-        lifespan=lifespan,
-        dependencies=[Depends(authorize)],
-        # Served as a route of ours, with a row in the authorization table. Its viewers load scripts from elsewhere.
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-    )
+    # The document is a route of ours, with a row in the authorization table. Its viewers load scripts from elsewhere.
+    without: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None}
+    app = FastAPI(lifespan=lifespan, dependencies=[Depends(authorize)], **without)
     app.openapi = document  # type: ignore[method-assign]
     app.state.service = own
     for router in (*ROUTERS, dashboard.router):

@@ -55,12 +55,8 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger, message, request, the call's own fields, error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        line = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
+        line |= {"message": record.getMessage()}
         error = _error(record)
         return json.dumps(line | _fields(record) | ({"error": error} if error else {}), default=str)
 

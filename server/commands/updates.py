@@ -74,10 +74,9 @@ def sign_root(
     from server.signing.roots import sign
 
     found = sign(folder, key, root_passphrase)
-    if found.complete:
-        typer.echo(f"root {found.version} is signed: {folder / 'server' / 'roots' / f'{found.version}.root.json'}")
-    else:
-        typer.echo(f"root {found.version} needs {found.missing} signatures more")
+    place = folder / "server" / "roots" / f"{found.version}.root.json"
+    told = f"needs {found.missing} signatures more" if found.missing else f"is signed: {place}"
+    typer.echo(f"root {found.version} {told}")
 
 
 @app.command("status")

@@ -50,10 +50,6 @@ class Signing:
     unsigned: tuple[str, ...]
     missing: int
 
-    @property
-    def complete(self) -> bool:
-        return self.missing == 0
-
 
 def create(
     folder: Path, *, keys: int, threshold: int, days: float, root_passphrase: str | None, passphrase: str | None
@@ -141,7 +137,7 @@ def sign(folder: Path, key: Path, root_passphrase: str | None) -> Signing:
     found.sign(signer, append=True)
     _write(folder / PROPOSAL, found.to_bytes())
     result = signing_of(found, latest)
-    if result.complete:
+    if not result.missing:
         path = folder / "server" / "roots" / f"{found.signed.version}.root.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         (folder / PROPOSAL).replace(path)

@@ -77,13 +77,9 @@ def published_files(connection: Connection) -> list[Published]:
     model first: a device knows by itself whether it belongs to it (:mod:`device_sdk.wire.rollout`)."""
     current = find_model(connection, current_version(connection, "model"))
     latest = func.max(publications.c.id)
-    recent = connection.execute(
-        select(publications.c.version)
-        .where(publications.c.kind == "model")
-        .group_by(publications.c.version)
-        .order_by(latest.desc())
-        .limit(LISTED)
-    ).scalars()
+    of_models = select(publications.c.version).where(publications.c.kind == "model")
+    newest_first = of_models.group_by(publications.c.version).order_by(latest.desc())
+    recent = connection.execute(newest_first.limit(LISTED)).scalars()
     models = {str(row.version): row for row in list_models(connection)}
     wanted = {version: models[version] for version in recent if version in models}
     tried = running(connection)

@@ -32,13 +32,9 @@ _SIGNED = {
     TIMESTAMP: "Seconds since the epoch.",
     SIGNATURE: "Ed25519, base64, over method, path, round, the body's SHA-256, nonce and time.",
 }
-_DIGEST: dict[str, Any] = {
-    "name": BODY_DIGEST,
-    "in": "header",
-    "required": True,
-    "description": "SHA-256 of the body: who sends is checked before it is read.",
-    "schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-}
+_DIGEST: dict[str, Any] = {"name": BODY_DIGEST, "in": "header", "required": True}
+_DIGEST |= {"description": "SHA-256 of the body: who sends is checked before it is read."}
+_DIGEST |= {"schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}
 _SCHEMES: dict[str, Any] = {"operator": {"type": "http", "scheme": "bearer", "description": "An operator's token."}} | {
     name: {"type": "apiKey", "in": "header", "name": name, "description": text} for name, text in _SIGNED.items()
 }

@@ -115,13 +115,9 @@ def marginals(server: Service, version: int | None, top: int = 15) -> Page:
     weight = after - before  # a rare word's ratio is mostly noise, so words are chosen by the weight that moved
     chosen = [*np.argsort(-weight, kind="stable")[:top], *np.argsort(weight, kind="stable")[:top]]
     words: list[Page] = [
-        {
-            "word": server.words[index] if index < len(server.words) else f"word {index}",
-            "before": float(before[index]),
-            "after": float(after[index]),
-            "ratio": float(np.exp(moved[index])),
-            "released": int(counts[index]) / FIXED_POINT,
-        }
+        {"word": server.words[index] if index < len(server.words) else f"word {index}"}
+        | {"before": float(before[index]), "after": float(after[index]), "ratio": float(np.exp(moved[index]))}
+        | {"released": int(counts[index]) / FIXED_POINT}
         for index in dict.fromkeys(int(place) for place in chosen)
         if weight[index] != 0
     ]

@@ -73,15 +73,9 @@ def check_aggregating(server: Service, request: Request) -> None:
 
 
 def _prove(server: Service, request: Request, connection: Connection) -> Sender:
-    sender = authenticate(
-        connection,
-        request.headers,
-        method=request.method,
-        path=request.scope["path"],
-        round_id=request.path_params.get("round_id"),
-        now=server.settings.clock(),
-        window=server.settings.window_seconds,
-    )
+    path, round_id = request.scope["path"], request.path_params.get("round_id")
+    when = {"now": server.settings.clock(), "window": server.settings.window_seconds}
+    sender = authenticate(connection, request.headers, method=request.method, path=path, round_id=round_id, **when)
     request.state.sender, request.state.proved = sender, True
     # Counted once the signature is known to be good: nobody can use up another's share.
     check_rate(request.scope, "device", server.device_rates, server.metrics, sender.device_id)
