@@ -20,7 +20,7 @@ from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, heard
-from device_sdk.personalization.given import given_words, regiven
+from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
 
@@ -162,7 +162,7 @@ class Counting:
         if example.given is not None and self.names:
             given = given_words(known, words)
             if given != example.given:
-                model_state.keep_given(regiven(model_state.given, example.given, given))
+                model_state.keep_given(recount(model_state.given, example.given, given))
                 recent.change(example.utterance_id, given=given)
         if example.counts is None or not self.words:
             return

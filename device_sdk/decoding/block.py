@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.contextual_biasing import Guide
-from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, PrefixTree, merged
+from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, PrefixTree, merge
 from device_sdk.runtimes.native_kernels import native_module
 
 Float = NDArray[np.float32]
@@ -225,7 +225,7 @@ class Block:
                 prefix, each = prefixes[at], level[at]
                 new = Alignments(each.score + rows[at].blank[here], each.gap, each.emissions)
                 other = done.get(prefix)
-                done[prefix] = new if other is None else merged(other, new)
+                done[prefix] = new if other is None else merge(other, new)
             if emitted == symbols:
                 return done
             ranks = [each.score + prefix.bonus for prefix, each in done.items()]

@@ -208,13 +208,13 @@ class Spellings:
         return at < len(self._sorted) and self._sorted[at].startswith(rest)
 
 
-def written(text: str, spellings: Spellings) -> str:
+def write_phrases(text: str, spellings: Spellings) -> str:
     """A text with the phrases in place of their spellings."""
     words = text.split()
     return " ".join(word for _, _, phrase in _read(words, spellings) for word in phrase)
 
 
-def written_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]:
+def write_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]:
     """The same of words with times. A phrase of as many words as were heard has theirs; another one divides the time of
     what was heard by its letters."""
     found: list[Word] = []

@@ -14,7 +14,7 @@ import numpy as np
 
 from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.beam import Path
-from device_sdk.decoding.hotwords import Spellings, written, written_words
+from device_sdk.decoding.hotwords import Spellings, write_phrases, write_words
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from rescoring.combination import Calibration, confidence
 from rescoring.marginals import posteriors
@@ -71,7 +71,7 @@ def distinct(
     for path in sorted(paths, key=lambda path: -path.rank):
         text = tokenizer.decode(path.tokens)
         if spellings is not None:
-            text = written(text, spellings)
+            text = write_phrases(text, spellings)
         if text in chosen:
             totals[text] = float(np.logaddexp(totals[text], path.score))
         else:
@@ -82,7 +82,7 @@ def distinct(
     for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]]):
         words = word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known)
         if spellings is not None:
-            words = written_words(words, spellings)
+            words = write_words(words, spellings)
         parts = Scores(acoustic=totals[text], hotword=path.hotword)
         found.append(Hypothesis(path.tokens, text, words, parts, scores[text]))
     return tuple(found)

@@ -219,7 +219,7 @@ class Aside:
         self.alignments: Final = alignments
 
 
-def merged(a: Alignments, b: Alignments) -> Alignments:
+def merge(a: Alignments, b: Alignments) -> Alignments:
     """Two sets of alignments of one prefix: probabilities add up, the better of the two best alignments stays."""
     if a.score >= b.score:
         high, low = a.score, b.score

@@ -21,7 +21,7 @@ from device_sdk.checks import check_type
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
-from device_sdk.decoding.hotwords import Hotword, Hotwords, Spellings, hotwords_of, settled, written
+from device_sdk.decoding.hotwords import Hotword, Hotwords, Spellings, hotwords_of, settled, write_phrases
 from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct, with_confidence
@@ -123,7 +123,7 @@ class RecognitionSession(Listening):
     def features(self) -> Float:
         """Log-mel frames so far as the network hears them, [F, M] float32 (all of them after :meth:`finish`). They stay
         in memory only."""
-        return streams.collected(self._stream, self._recognizer.features.mel_bins)
+        return streams.collect_features(self._stream, self._recognizer.features.mel_bins)
 
     def feed(self, samples: NDArray[np.generic]) -> Partial:
         """Hear the next samples, as many or few as there are.
@@ -364,7 +364,7 @@ class RecognitionSession(Listening):
     def _show(self) -> None:
         text, stable = self._text, self._stable_text
         if self._spellings is not None:
-            text, stable = written(text, self._spellings), settled(stable, self._spellings)
+            text, stable = write_phrases(text, self._spellings), settled(stable, self._spellings)
         self._partial = Partial(text, stable, self.seconds, self._rule is not None, self._rule)
 
     def _distinct(self, stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
@@ -384,7 +384,7 @@ class RecognitionSession(Listening):
             if len(beam.prefixes) < settings.beam:
                 break  # there are no more
             settings = replace(settings, beam=2 * settings.beam)
-            beam = streams.searched_again(stream, recognizer.transducer, settings)
+            beam = streams.search_again(stream, recognizer.transducer, settings)
             hypotheses = found(beam)
         return hypotheses
 

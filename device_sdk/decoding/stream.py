@@ -28,7 +28,7 @@ Chunks = tuple["Chunks", Float] | None
 class Stream:
     """One utterance so far.
 
-    remainder: of the features. features: [F, M] of all frames so far, see :func:`collected`; ``waiting`` [F, M], fewer
+    remainder: of the features. features: [F, M] of all so far (:func:`collect_features`); ``waiting`` [F, M], fewer
     than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before: what the networks hear of
     a pause, once somebody speaks again. step: seconds of an encoder frame. offset: taken from every frame, [M]; None
     for nothing.
@@ -79,7 +79,7 @@ def end(
     return _decode(stream, Remainder(rest[:0]), found, transducer, decoding)
 
 
-def collected(stream: Stream, mel_bins: int) -> Float:
+def collect_features(stream: Stream, mel_bins: int) -> Float:
     """The features of a stream so far, [F, M] float32."""
     found: list[Float] = []
     chunks = stream.features
@@ -137,7 +137,7 @@ def decoded(
     return stream.beam
 
 
-def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
+def search_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
     """The beam of an ended stream under other settings, from the features it kept."""
-    features = collected(stream, transducer.architecture.mel_bins)
+    features = collect_features(stream, transducer.architecture.mel_bins)
     return decoded(features, transducer, stream.step, decoding, stream.beam.tree.guide)

@@ -28,7 +28,7 @@ def given_words(signal: Signal, words: WordList) -> frozenset[str]:
     return frozenset()
 
 
-def regiven(given: Mapping[str, int], before: Set[str], after: Set[str]) -> dict[str, int]:
+def recount(given: Mapping[str, int], before: Set[str], after: Set[str]) -> dict[str, int]:
     """The counts once an utterance gives other words than it did before."""
     counts = dict(given)
     for word in before - after:

@@ -30,7 +30,18 @@ from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
 from device_sdk.decoding.block import Block
 from device_sdk.features import logmel
 from device_sdk.runtimes.onnxruntime import PRECISIONS
-from export.benchmarks.stages import CHUNK, UNIT, bounds, decoded, encode, over, profile, profiled, speeds, streamed
+from export.benchmarks.stages import (
+    CHUNK,
+    UNIT,
+    bounds,
+    decoded,
+    encode,
+    over,
+    profile,
+    profile_figures,
+    speeds,
+    stream_features,
+)
 from export.sherpa import CHUNK_FRAMES, export_sherpa
 
 if TYPE_CHECKING:
@@ -108,7 +119,7 @@ def benchmark() -> list[Figure]:
         Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0),
         Figure("loops of the search that run as native modules", "share", native),
         *_large(clips[:LARGE_CLIPS]),
-        *profiled(profiles),
+        *profile_figures(profiles),
     ]
 
 
@@ -132,7 +143,7 @@ def _large(clips: list[Waveform]) -> list[Figure]:
 
 def _hear(recognizer: Recognizer, clip: Waveform) -> None:
     """Features and encoder, 300 ms at a time."""
-    encode(recognizer.transducer, streamed(clip))
+    encode(recognizer.transducer, stream_features(clip))
 
 
 def _latencies(recognizer: Recognizer, clips: list[Waveform]) -> dict[str, float]:

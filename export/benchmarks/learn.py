@@ -158,7 +158,7 @@ def executorch_step(problem: Problem, case: Case, folder: Path) -> Callable[[], 
     """The same by the ExecuTorch program of a bucket of the case's size."""
     from device_sdk.runtimes.executorch.bindings import Runtime
     from device_sdk.runtimes.executorch.manifest import Bucket, training_shapes
-    from device_sdk.runtimes.executorch.training import padded
+    from device_sdk.runtimes.executorch.training import pad
     from device_sdk.runtimes.protocol import utterance_feeds
 
     sizes, bucket = PRESETS[case.preset], Bucket(frames=case.frames, tokens=case.tokens, hypotheses=case.hypotheses)
@@ -168,7 +168,7 @@ def executorch_step(problem: Problem, case: Case, folder: Path) -> Callable[[], 
 
     def step() -> Mapping[str, Float]:
         feeds = utterance_feeds(sizes, problem.features, problem.tokens.tolist(), weights, None, 0.0)
-        inputs = [*padded(feeds, sizes.subsampling_factor, bucket).values(), *(problem.weights[name] for name in names)]
+        inputs = [*pad(feeds, sizes.subsampling_factor, bucket).values(), *(problem.weights[name] for name in names)]
         given = method(*(method.tensor(each) for each in inputs))[2:]
         found = (each.numpy() for each in given)
         return _descended(problem, dict(zip(sizes.parameter_shapes(), found, strict=True)))

@@ -27,7 +27,7 @@ from export.benchmarks.stages import UNIT, decoded, encode, over, speeds
 from export.benchmarks.start import OURS, starts
 from export.executorch import TrainingStep, export_executorch
 from export.executorch.training import training_example
-from export.executorch.writer import lowered
+from export.executorch.writer import lower
 
 RUNS = 5
 PEER = "onnxruntime"
@@ -84,7 +84,7 @@ def training_figures() -> list[Figure]:
     bucket = Bucket(frames=SHORT.frames, tokens=SHORT.tokens, hypotheses=SHORT.hypotheses)
     with TemporaryDirectory(prefix="idiolect-executorch-") as name:
         folder = Path(name)
-        program = lowered(TrainingStep(sizes), *training_example(sizes, bucket))
+        program = lower(TrainingStep(sizes), *training_example(sizes, bucket))
         (folder / bucket.file).write_bytes(program)
         ours, peer = in_turns([("executorch", SHORT), (PEER, SHORT)], folder)
         gradients = [SIDES[side](problem(SHORT), SHORT, folder)() for side in ("executorch", PEER)]

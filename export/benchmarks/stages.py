@@ -77,7 +77,7 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
     spent = dict.fromkeys((*NEEDED, "search", "n-best", "session"), 0.0)
     for clip in clips:
         times = [process_time()]
-        streamed(clip, block)
+        stream_features(clip, block)
         times.append(process_time())
         stream, whole = streams.begin(timed, features), len(clip) // block * block
         for at in range(0, whole, block):
@@ -108,7 +108,7 @@ def decoded(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = 
     session.finish()
 
 
-def streamed(clip: Waveform, block: int = CHUNK) -> Waveform:
+def stream_features(clip: Waveform, block: int = CHUNK) -> Waveform:
     """Features, [F, M], of samples that come ``block`` at a time; without the last frames, which need the end."""
     found, remainder = frames(clip[:block])
     chunks = [found]
@@ -118,7 +118,7 @@ def streamed(clip: Waveform, block: int = CHUNK) -> Waveform:
     return np.concatenate(chunks)
 
 
-def profiled(profiles: Mapping[str, Mapping[str, float]]) -> list[Figure]:
+def profile_figures(profiles: Mapping[str, Mapping[str, float]]) -> list[Figure]:
     """Every stage of every profile beside the whole of it."""
     return [
         Figure(f"{name}: {stage}", PART, spent, "all of it", sum(parts.values()))

@@ -98,7 +98,7 @@ def _recognizing(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]
     found = {}
     for name, step in zip(PROGRAMS, steps, strict=True):
         inputs, varying = step_example(step)
-        program = lowered_to_xnnpack(step, inputs, varying)
+        program = lower_to_xnnpack(step, inputs, varying)
         found[name] = program, _places(program, values[name], name)
     return found
 
@@ -114,13 +114,13 @@ def _places(program: bytes, constants: Mapping[str, NDArray[np.float32]], source
 
 
 def _training(sizes: Architecture, bucket: Bucket) -> bytes:
-    return lowered(TrainingStep(sizes), *training_example(sizes, bucket))
+    return lower(TrainingStep(sizes), *training_example(sizes, bucket))
 
 
 Varying = tuple[object, ...]
 
 
-def lowered_to_xnnpack(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
+def lower_to_xnnpack(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
     """A program whose operators XNNPACK runs as far as it has them. varying: for each input, sizes that may vary.
 
     Raises :class:`MissingExtraError` where ExecuTorch is not installed.
@@ -134,7 +134,7 @@ def lowered_to_xnnpack(module: nn.Module, inputs: tuple[Tensor, ...], varying: V
         return bytes(edge.to_executorch().buffer)
 
 
-def lowered(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
+def lower(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
     """A program of ExecuTorch's own kernels, with scans as loops. Its inputs are read where they lie, not copied.
 
     Raises :class:`MissingExtraError` where ExecuTorch is not installed.

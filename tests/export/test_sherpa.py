@@ -58,10 +58,9 @@ def offline(tiny_bundle, folder):
 
 
 def offline_streams(recognizer, waveforms):
-    streams = []
-    for waveform in waveforms:
-        streams.append(recognizer.create_stream())
-        streams[-1].accept_waveform(16_000, waveform)
+    streams = [recognizer.create_stream() for _ in waveforms]
+    for stream, waveform in zip(streams, waveforms, strict=True):
+        stream.accept_waveform(16_000, waveform)
     recognizer.decode_streams(streams)
     return [stream.result for stream in streams]
 

@@ -77,7 +77,7 @@ class ExecutorchTrainingSession(Training):
                 "leave the utterance out, or export a larger training program"
             )
         method = self._method(bucket)
-        inputs = [*padded(feeds, self.architecture.subsampling_factor, bucket).values(), *given]
+        inputs = [*pad(feeds, self.architecture.subsampling_factor, bucket).values(), *given]
         names, wanted = self.architecture.parameter_shapes(), frozenset(self.trainable)
         likelihoods, expected, *gradients = method(*(method.tensor(each) for each in inputs))
         return Gradients(
@@ -97,7 +97,7 @@ class ExecutorchTrainingSession(Training):
         return self._loaded[bucket]
 
 
-def padded(feeds: Feeds, stacked: int, bucket: Bucket) -> Feeds:
+def pad(feeds: Feeds, stacked: int, bucket: Bucket) -> Feeds:
     """A program's inputs besides parameters, in order, from an utterance's (see :mod:`device_sdk.runtimes.protocol`).
 
     stacked: K, frames that the encoder stacks into one. Padding changes neither losses nor gradients: frames behind the

@@ -1,13 +1,9 @@
-import json
-
 import jiwer
 import numpy as np
 import pytest
-import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.cli import main
 from device_sdk.decoding import Endpointing, EndpointRule, Recognizer
 from device_sdk.decoding.endpoint import NOTHING, endpoint, heard, levels, trailing_silence
 from device_sdk.errors import ConfigurationError
@@ -209,18 +205,3 @@ def test_a_word_begins_before_it_is_loud(recognizer, commands):
         sound = np.concatenate([joined([*commands.values()][:2], float(pause)), np.zeros(16_000, np.float32)])
         found = [event for event in recognizer.session(16_000).segments([sound]) if isinstance(event, Result)]
         assert errors([*commands][:2], " ".join(result.text for result in found)) <= 1
-
-
-def test_a_file_is_a_stream(commands, tmp_path, capsys):
-    sound = joined(commands.values(), 1.5)
-    soundfile.write(tmp_path / "all.wav", sound, 16_000)
-    assert main(["transcribe", str(tmp_path / "all.wav"), "--json", "--no-rescore"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)["files"]
-    assert entry["seconds"] == pytest.approx(sound.size / 16_000, abs=1e-3)
-    assert len(entry["utterances"]) >= len(commands) - 1
-    assert entry["text"] == " ".join(each["text"] for each in entry["utterances"])
-    assert errors(commands, entry["text"]) <= 2
-    offsets = [each["offset"] for each in entry["utterances"]]
-    assert offsets == sorted(offsets)
-    assert main(["transcribe", str(tmp_path / "all.wav"), "--no-rescore"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(entry["utterances"])

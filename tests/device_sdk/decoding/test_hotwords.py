@@ -15,7 +15,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.bundle import WORD_START
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.beam import Path, paths
-from device_sdk.decoding.hotwords import settled, written, written_words
+from device_sdk.decoding.hotwords import settled, write_phrases, write_words
 from device_sdk.decoding.nbest import distinct
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
@@ -250,7 +250,7 @@ NAMES = [Hotword("van der berg", spellings=("fun burg",)), Hotword("dock", spell
     ],
 )
 def test_a_phrase_is_written_for_its_spellings(hotwords, heard: str, expected: str) -> None:
-    assert written(heard, Hotwords.build(hotwords).spellings) == expected
+    assert write_phrases(heard, Hotwords.build(hotwords).spellings) == expected
 
 
 @pytest.mark.parametrize("hotwords", [[], ["niamh"], [Hotword("niamh", spellings=("Niamh",))]])
@@ -271,7 +271,7 @@ def test_phrases_without_another_spelling_change_nothing(hotwords) -> None:
 )
 def test_words_of_a_phrase_share_the_time_of_what_was_heard(heard, expected) -> None:
     spellings = Hotwords.build([*CONTACTS, *NAMES]).spellings
-    found = written_words(heard, spellings)
+    found = write_words(heard, spellings)
     assert [word.text for word in found] == [word.text for word in expected]
     np.testing.assert_allclose([(w.start, w.end) for w in found], [(w.start, w.end) for w in expected])
 
@@ -285,8 +285,8 @@ def test_text_and_words_say_the_same(hotwords, heard: str) -> None:
     if spellings is None:
         return
     words = tuple(Word(word, float(at), at + 0.5) for at, word in enumerate(heard.split()))
-    found = written_words(words, spellings)
-    assert " ".join(word.text for word in found) == written(" ".join(heard.split()), spellings)
+    found = write_words(words, spellings)
+    assert " ".join(word.text for word in found) == write_phrases(" ".join(heard.split()), spellings)
     assert all(word.start < word.end for word in found)
     assert all(one.end <= other.start for one, other in itertools.pairwise(found))
 
@@ -301,7 +301,7 @@ def test_what_is_settled_stays_whatever_follows(hotwords, heard: str) -> None:
         now = settled(" ".join(heard[:end].split()), spellings)
         assert now.startswith(before)
         for later in range(end, len(heard) + 1):
-            assert written(" ".join(heard[:later].split()), spellings).startswith(now)
+            assert write_phrases(" ".join(heard[:later].split()), spellings).startswith(now)
         before = now
 
 

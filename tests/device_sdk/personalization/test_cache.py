@@ -46,10 +46,6 @@ def test_counts_weigh_ranks_and_keep_unlisted_words_apart() -> None:
     assert (held.utterances, held.pending_utterances) == (1, 1)
 
 
-def test_a_narrow_kernel_reads_the_first_text_only() -> None:
-    assert count(["get me", "mocha"], WORDS, 1e-3).listed == {1: 1.0, 2: 1.0}
-
-
 @given(st.lists(texts, max_size=5), texts, st.floats(0.2, 5))
 def test_withdrawing_undoes_an_update(before: list[list[str]], given_: list[str], sigma: float) -> None:
     held = cache.empty(WORDS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from device_sdk import Bundle, StateError
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated
 from device_sdk.feedback.signals import Signal, combined
-from device_sdk.personalization.given import LIMIT, commonest, from_bytes, given_words, regiven, to_bytes
+from device_sdk.personalization.given import LIMIT, commonest, from_bytes, given_words, recount, to_bytes
 from device_sdk.privacy.contributions import reported_words
 from rescoring.words import WordList
 
@@ -51,7 +51,7 @@ def test_every_utterance_counts_by_what_it_gave_last(utterances: list[list[froze
     counts: dict[str, int] = {}
     for stages in utterances:
         for before, after in zip([frozenset(), *stages], stages, strict=False):
-            counts = regiven(counts, before, after)
+            counts = recount(counts, before, after)
     last = [stages[-1] for stages in utterances]
     assert counts == {word: sum(word in each for each in last) for word in frozenset().union(*last)}
     assert len(reported_words(counts, most)) <= most
@@ -60,7 +60,7 @@ def test_every_utterance_counts_by_what_it_gave_last(utterances: list[list[froze
 
 def test_no_more_is_kept_than_the_limit() -> None:
     many = frozenset(f"w{chr(97 + number % 26)}{number:05d}" for number in range(LIMIT + 9))
-    counts = regiven({"often": 3}, frozenset(), many)
+    counts = recount({"often": 3}, frozenset(), many)
     assert len(counts) == LIMIT and counts["often"] == 3
     assert commonest({"a": 1, "b": 0, "c": -1}) == {"a": 1}
 

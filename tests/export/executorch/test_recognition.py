@@ -268,7 +268,7 @@ def test_writing_again_replaces(folder, bundle, copy, monkeypatch):
     def fail(*given):
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr("export.executorch.writer.lowered_to_xnnpack", fail)
+    monkeypatch.setattr("export.executorch.writer.lower_to_xnnpack", fail)
     with pytest.raises(RuntimeError, match="stopped"):
         export_executorch(bundle, copy)
     assert not (copy / MANIFEST).exists()  # nothing loads a folder that is half written

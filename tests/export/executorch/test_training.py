@@ -17,7 +17,7 @@ from device_sdk.errors import BundleError, ConfigurationError, LearningError
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.runtimes.executorch import MANIFEST, Bucket, ExecutorchTrainingSession
-from device_sdk.runtimes.executorch.training import distinct_prefixes, padded
+from device_sdk.runtimes.executorch.training import distinct_prefixes, pad
 from device_sdk.runtimes.protocol import Gradients, utterance_feeds
 from device_sdk.runtimes.training import TrainingSession
 from export.benchmarks import learn, runtimes
@@ -69,7 +69,7 @@ def test_the_torch_source_is_the_onnx_graph_however_padded():
     given = utterance(SMALL, hypotheses, 29)
     expected = TrainingSession(graph=training(SMALL), architecture=SMALL).run(*given)
     step, parameters = TrainingStep(SMALL), given[0]
-    feeds = padded(utterance_feeds(SMALL, *given[1:]), SMALL.subsampling_factor, BUCKETS[0])
+    feeds = pad(utterance_feeds(SMALL, *given[1:]), SMALL.subsampling_factor, BUCKETS[0])
     inputs = [*feeds.values(), *(parameters[name] for name in step.names)]
     with torch.no_grad():
         likelihoods, cost, *gradients = step(*(torch.from_numpy(np.array(each)) for each in inputs))
