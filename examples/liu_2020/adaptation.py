@@ -1,10 +1,8 @@
 """A round of Liu & Peng 2020: what a device knows of its user (eq. 1 to 5), what the server publishes (eq. 6 to 9).
 
-The equations and the extensions are :mod:`rescoring`'s own, chosen by the same weights as on a device; what is spared
-is all that a device does besides, so that a table of many thousand utterances takes minutes. A test compares the two.
-
-A client's utterances lie in T + 1 groups in the order of time; those of round t are rescored with what the server
-published after round t - 1, so the first group has nothing of others. All clients take part in every round.
+The equations and the extensions are :mod:`rescoring`'s own; what else a device does is spared, so that a table of many
+thousand utterances takes minutes. A test compares the two. A client's utterances lie in T + 1 groups in the order of
+time; those of round t are rescored with what the server published after round t - 1. All clients take part.
 """
 
 from __future__ import annotations

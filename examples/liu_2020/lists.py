@@ -1,9 +1,8 @@
 """n-best lists of meetings, cached so that everything after the first pass reruns in minutes, and ready to be rescored.
 
-A list holds what the device has of an utterance, and how many word errors each entry makes. The transcript itself is
-not in it: no count, weight or word of it can come into a simulation by any other way than being recognized. A cache
-folder holds the meetings' lists in ``development/`` and ``test/``, ``words.txt`` and ``background.safetensors`` of the
-bundle, and ``about.json``, which says how the lists came about.
+A list holds what the device has of an utterance, and how many word errors each entry makes, but no transcript: nothing
+of it can come into a simulation but by being recognized. A cache folder holds the lists in ``development/`` and
+``test/``, ``words.txt`` and ``background.safetensors`` of the bundle, and ``about.json``, on how the lists came about.
 
 N: hypotheses of an utterance; U: utterances of a client; n: words on the list.
 """
@@ -36,8 +35,7 @@ class NBest:
     """One utterance: N hypotheses, the first pass' best first, no text twice.
 
     speaker: who said it. texts: [N]. acoustic: log p(tokens | audio) [N], nats. neural, ngram: log p(words, end) of the
-    second pass' language models [N], nats; None before they have scored. errors: word errors [N]. words: of what was
-    said.
+    second pass' language models [N], nats, if scored. errors: word errors [N]. words: of what was said.
     """
 
     speaker: str

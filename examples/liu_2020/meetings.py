@@ -1,9 +1,8 @@
 """What was said at meetings, cut to utterances, which meetings are for what, and the same aloud.
 
 Meetings of one series (``ES2002a`` to ``ES2002d``) have the same people and the same project, so a series belongs to
-one stage as a whole: nothing that a test meeting says or is about was heard in training or used to choose a setting.
-The people of a series have each a voice, a room and a microphone of their own. The base model hears the variants of its
-own stage alone (:data:`MEETINGS`), so devices meet voices it never heard.
+one stage as a whole: nothing that a test meeting says or is about was heard in training or chose a setting. Its people
+have each a voice, a room and a microphone of their own, of variants that no other stage hears (:data:`MEETINGS`).
 """
 
 from __future__ import annotations

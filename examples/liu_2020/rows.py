@@ -1,9 +1,8 @@
 """The rows of Liu & Peng 2020's tables 2 to 4 on meetings, of the private default, and of what goes beyond the paper.
 
 All settings are chosen on development meetings: the second pass' weights first, lambda and the smoothing next,
-extensions last. Every choice is the point of a grid with the fewest word errors, each count averaged with its
-neighbours', so that one lucky point does not win. Every extension is tried beside the paper's method with a personal
-part that follows after each utterance, and earns its place if development meetings have fewer word errors with it.
+extensions last, each at the point of a grid with the fewest word errors, averaged with its neighbours', so that no
+lucky point wins. An extension earns its place if development meetings have fewer word errors with it.
 """
 
 from __future__ import annotations

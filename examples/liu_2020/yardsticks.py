@@ -2,10 +2,9 @@
 
     python examples/liu_2020/yardsticks.py --data barista:PATH --seeds 3
 
-Every utterance is recognized once; its list is then put in order again with the frequencies of words that only the
-truth knows: of what was said by this user so far, by everybody else, or even later. Lambda (eq. 1) and the pseudo-words
-beside the counts (eq. 4) are those of a grid that suit a row best on the very utterances it is measured on. So no
-device can have more than a row says, and where no row gains there is nothing that word frequencies could tell.
+Every utterance is recognized once; its list is put in order again with the frequencies of words that only the truth
+knows: of what this user said so far, everybody else, or this user even later. Lambda (eq. 1) and the pseudo-words
+beside the counts (eq. 4) suit a row best on the very utterances it is measured on, so no device can have more.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ class Speech:
 def made_speech(sizes: Sizes, language: Language, folder: Path) -> Speech:
     """Strings of digits by made voices in rooms of their own; made once, kept in ``folder``.
 
-    Silos, taught speech and the test set ``clean`` are by different people with voices of one set, ``other`` by people
-    with voices and accents that nothing else has.
+    Silos, taught speech and the test set ``clean`` are by different people with voices of one set, ``other`` by others.
     """
     people = draw_people("base", sizes.speakers + 40, 1, with_profiles=False)
     others = draw_people("heldout", 20, 1, with_profiles=False)

@@ -4,9 +4,8 @@ K: deltas of a round; D: values of a model. All deltas are needed together, so t
 float32 and read back in blocks of columns: memory stays at one block, whatever K is, and K x K products. The mean is a
 function of the set of deltas: neither the order nor the weights of devices matter.
 
-Deltas of a few utterances are all but orthogonal to each other: what devices share is small beside what each has alone,
-and not symmetric in any coordinate. So medians and trimmed means of coordinates lose a good part of what the mean
-learns even where everybody is honest; a mean of the deltas that agree loses none of it.
+Deltas of a few utterances are all but orthogonal to each other, and not symmetric in any coordinate. So medians and
+trimmed means of coordinates lose a good part of what the mean learns even where everybody is honest; this one does not.
 """
 
 from __future__ import annotations
