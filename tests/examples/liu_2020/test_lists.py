@@ -161,7 +161,6 @@ def test_people_of_a_series_sound_the_same_at_all_its_meetings() -> None:
 def test_an_utterance_sounds_the_same_each_time() -> None:
     pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
     meeting = Meeting("ES2002a", TURNS)
-    persons = cast(meeting, "test")
-    once, again, later = (waveform(meeting, number, TURNS[0], persons) for number in (0, 0, 1))
+    once, again, later = (waveform(meeting, number, TURNS[0], cast(meeting, "test")) for number in (0, 0, 1))
     assert (once == again).all() and once.size > 8000
     assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"

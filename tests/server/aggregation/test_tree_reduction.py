@@ -27,7 +27,6 @@ from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import (
     LEAF,
     Accepted,
-    Leaf,
     LocalWorkers,
     Workers,
     bounded_map,
@@ -74,7 +73,7 @@ def round_of_many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Repor
     for name in SHAPES:
         exact = np.tensordot(weights, np.stack([each[name] for each in values]).astype(np.float64), 1)
         assert np.linalg.norm(alone.sum[name] - exact) < 1e-6 * np.linalg.norm(exact)
-    assert (alone.weight, alone.reports) == (sum(weights), REPORTS)
+    assert (alone.weight, alone.reports) == (sum(weights), REPORTS) and LEAF % UPDATES == 0
     return folder, reports, alone
 
 
@@ -130,15 +129,6 @@ def test_no_workers_are_refused(tmp_path: Path) -> None:
     for begin in (lambda: Processes(tmp_path, 0), lambda: settings(tmp_path, workers=0)):
         with pytest.raises(ConfigurationError, match="workers: found 0"):
             begin()
-
-
-@given(st.integers(0, 3 * LEAF))
-def test_every_report_is_in_one_leaf(count: int) -> None:
-    reports = [Accepted(f"deltas/r1/{number}", "", 1.0) for number in range(count)]
-    cut: list[Leaf] = list(leaves(reports, SHAPES, DeltaPlan()))
-    assert [report for leaf in cut for report in leaf.reports] == reports
-    assert all(len(leaf.reports) == LEAF for leaf in cut[:-1])
-    assert LEAF % UPDATES == 0
 
 
 @given(st.integers(0, 30), st.integers(1, 9))

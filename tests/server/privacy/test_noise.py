@@ -78,14 +78,6 @@ def test_variance_against_the_sum_of_the_distribution() -> None:
     assert Noise("discrete_laplace", 1e-6).variance == 0.0
 
 
-@pytest.mark.parametrize(("ratio", "rounds"), [(0.05, 1), (0.3, 4), (1.0, 1), (1.0, 9)])
-def test_gaussian_composition_against_pld(ratio: float, rounds: int) -> None:
-    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
-    peer = pld.from_gaussian_mechanism(1 / ratio, value_discretization_interval=1e-3).self_compose(rounds)
-    ours = gaussian_epsilon(ratio * math.sqrt(rounds), 1e-6)
-    assert ours == pytest.approx(peer.get_epsilon_for_delta(1e-6), rel=2e-3)
-
-
 @given(st.floats(1e-3, 300), st.floats(1e-12, 0.3))
 def test_gaussian_epsilon_is_the_smallest_that_holds_and_the_ratio_its_inverse(ratio: float, delta: float) -> None:
     epsilon = gaussian_epsilon(ratio, delta)
