@@ -142,14 +142,6 @@ def in_a_file(orders: Sequence[Order], alone: Row, seconds: float = FILE_SECONDS
     return replace(row, results=len(entry["utterances"]))
 
 
-def show(rows: Sequence[Row]) -> None:
-    table = Table(*("heard", "orders", "in a result", "results", "word errors", "deletions", "holds"))
-    for row in rows:
-        figures = (f"{row.word_errors:.1f} %", f"{row.deletions:.1f} %", "yes" if row.holds else "NO")
-        table.add_row(row.name, str(row.orders), str(row.met), str(row.results), *figures)
-    Console().print(table)
-
-
 def main(json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     folder = os.environ.get("IDIOLECT_DATA")
     if not folder:
@@ -162,7 +154,11 @@ def main(json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
     if json_:
         print(json.dumps({"rows": [asdict(row) for row in rows], "holds": holds}, indent=2))
     else:
-        show(rows)
+        table = Table(*("heard", "orders", "in a result", "results", "word errors", "deletions", "holds"))
+        for row in rows:
+            shares = (f"{row.word_errors:.1f} %", f"{row.deletions:.1f} %", "yes" if row.holds else "NO")
+            table.add_row(row.name, str(row.orders), str(row.met), str(row.results), *shares)
+        Console().print(table)
     raise typer.Exit(not holds)
 
 

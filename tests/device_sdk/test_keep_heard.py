@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Accepted, Bundle, Corrected, Device, DeviceSettings, FeedbackError, GuardSettings
+from device_sdk import Accepted, Bundle, Corrected, Device, FeedbackError, GuardSettings
 from device_sdk.personalization import cache as caches
 from tests.device_sdk.devices import KEY, LIGHT, quick
 from tests.device_sdk.state.audit import findings
@@ -17,24 +17,20 @@ from tests.signals import noise
 SETTINGS = replace(quick(wait_seconds=600), keep_corrected=True, keep_heard=True, guard=GuardSettings(withhold=0))
 
 
-def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS) -> Device:
-    return Device.open(folder, KEY, bundle, settings)
-
-
 def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.agree("keeping")
         heard = device.recognize(noise(9_600, 1), 16_000)
         assert [(each.kept, each.feedback) for each in device.remembered()] == [(True, False)]
         assert findings(tmp_path, KEY, tiny_bundle) == []
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         (remembered,) = device.remembered()
         assert remembered.utterance_id == heard.utterance_id and 3500 < remembered.seconds_left <= 3600
         assert device.learn().steps == 0, "it waits"
         device.feedback(heard.utterance_id, LIGHT)
         assert device.remembered()[0].seconds_left > 80_000
         assert "1 utterance" in str(device.learned()) and "on its disk" in str(device.learned())
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         assert (device.learn().steps, device.remembered()) == (1, ())
         with pytest.raises(FeedbackError, match="not in memory"):
             device.feedback(heard.utterance_id, Accepted())
@@ -44,7 +40,7 @@ def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_b
     def counted(device: Device) -> tuple[object, object]:
         return device.learned().words, device.learned().unlisted
 
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.agree("keeping", "marginals")
         device.feedback(device.recognize(noise(9_600, 1), 16_000), LIGHT)
         expected = counted(device)
@@ -52,11 +48,11 @@ def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_b
         device.agree("keeping", "marginals")
         heard = device.recognize(noise(9_600, 1), 16_000)
         assert counted(device) != expected
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.feedback(heard.utterance_id, LIGHT)
         assert counted(device) == expected and device.learned().utterances == 1
         assert due(device) == {"turn", "on", "the", "light"} and device._model_state.cache.pending_utterances == 1
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.feedback(heard.utterance_id, Corrected("turn off the light"))
         assert counted(device) == expected, "once"
 
@@ -69,18 +65,18 @@ def due(device: Device) -> set[str]:
 
 @pytest.mark.parametrize("way", ["handed on", "agreed later", "agreed anew"])
 def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(tmp_path: Path, tiny_bundle: Bundle, way) -> None:
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.agree("keeping")
         if way != "agreed later":
             device.agree("marginals")
         heard = device.recognize(noise(9_600, 1), 16_000)
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         if way == "handed on":
             device._model_state.keep_cache(caches.reported(device._model_state.cache))
         else:
             device.withdraw("marginals")
             device.agree("marginals")
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.feedback(heard.utterance_id, LIGHT)
         assert due(device) == set() and device._model_state.cache.pending_utterances == 0
         assert dict(device.learned().words).keys() == {"turn", "on", "the", "light"}
@@ -88,12 +84,12 @@ def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(tmp_path: P
 
 @pytest.mark.parametrize("why", ["no consent", "the app no more", "withdrawn"])
 def test_it_is_not_on_the_disk_without_app_and_user(tmp_path: Path, tiny_bundle: Bundle, why: str) -> None:
-    with opened(tmp_path, tiny_bundle) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         if why != "no consent":
             device.agree("keeping")
         device.recognize(noise(9_600, 1), 16_000)
         if why == "withdrawn":
             device.withdraw("keeping")
         assert len(device._store.names("kept")) == (why == "the app no more")
-    with opened(tmp_path, tiny_bundle, replace(SETTINGS, keep_heard=False)) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, replace(SETTINGS, keep_heard=False)) as device:
         assert device.remembered() == () and device._store.names("kept") == []

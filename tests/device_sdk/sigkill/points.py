@@ -14,8 +14,6 @@ import httpx
 from device_sdk.state.files import SealedFiles
 from device_sdk.state.store import Store
 
-__all__ = ["Points"]
-
 
 class Points:
     """Counts the points that a life passes and ends the process, as SIGKILL does, at the one asked for.

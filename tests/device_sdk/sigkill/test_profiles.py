@@ -40,14 +40,10 @@ def _check(
             assert profiles[user]._store._rows("PRAGMA integrity_check") == [("ok",)]
     assert len(list((state / "profiles").iterdir())) == len(names), "nothing is left of who was forgotten"
     for user in USERS:
-        before, forgetting = last.get(user), False
+        before, forgetting, found = last.get(user), False, now.get(user)
         for each in (each for each in told if each.get("user") == user):
             forgetting = each["what"] == "forgetting"
-            if each["what"] == "forgot":
-                before = None
-            elif not forgetting:
-                before = each
-        found = now.get(user)
+            before = before if forgetting else None if each["what"] == "forgot" else each
         if before is None:
             continue
         if found is None or found["salt"] != before["salt"]:

@@ -27,8 +27,6 @@ from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, content_of
 from device_sdk.wire.messages import MarginalReport, WordReport
 from device_sdk.wire.words import is_word
 
-__all__ = ["findings"]
-
 WINDOW = 16
 """Bytes of a decrypted value in a row that may stand nowhere on the disk."""
 IDENTIFIER = r"[A-Za-z0-9._-]{1,64}"

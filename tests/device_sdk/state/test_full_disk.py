@@ -70,14 +70,11 @@ def figures(device: Device) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
 def test_a_device_without_room_opens_hears_and_refuses_to_write(tmp_path: Path, tiny_bundle: Bundle, killed) -> None:
-    if killed:
-        child = os.fork()
-        if not child:
-            lived(tmp_path, tiny_bundle, killed=True)
+    if not (child := os.fork() if killed else 0):
+        lived(tmp_path, tiny_bundle, killed=killed)
+    else:
         os.waitpid(child, 0)
         assert (tmp_path / "state.sqlite-wal").stat().st_size > 0
-    else:
-        lived(tmp_path, tiny_bundle)
     command, environment = [sys.executable, "-c", FULL, tmp_path, tiny_bundle.path], {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False

@@ -44,8 +44,7 @@ def test_a_folder_does_not_grow_from_round_to_round(tmp_path: Path, tiny_bundle:
         with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
             assert device.model_version == f"round-{number}"
             for weights in (device.student.weights, device.student.teacher, device.student.start):
-                assert weights is not None
-                assert all(np.array_equal(weights[name], array) for name, array in before.items())
+                assert weights is not None and all(np.array_equal(weights[name], before[name]) for name in before)
     spare = 300_000  # tables and their log
     assert max(adopted) <= 2 * model + spare, "the published model, and what steps on it start from"
     assert max(learned) <= 3.5 * model + spare, "and what was learned since, and what of it is proven"
