@@ -15,21 +15,19 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-from fastapi.responses import Response
 from sqlalchemy import Row, event
 from starlette.requests import Request
 
 from server.plans.round import RoundState
 from server.problems import Refusal
-from server.registry.initial import InitialModel
 from server.rounds.store import rounds_in, unfinished
 from server.service import Service
 from server.settings import ServerSettings
 from server.storage.database import Database
 from server.web.routes import devices as routes
 from server.web.routes.senders import check_claimed
-from tests.server.parties import DIGEST, ENROLMENT, Party, settings
+from tests.server.chaos.server_process import buckets
+from tests.server.parties import ENROLMENT, Party, settings
 from tests.server.releases.rounds import Killed
 
 BUCKETS = 48
@@ -137,11 +135,12 @@ class World:
         headers = [(name.lower().encode(), value.encode()) for name, value in sending.headers.items()]
         named = {} if sending.round_id is None else {"round_id": sending.round_id}
         scope = {"type": "http", "method": "POST", "path": sending.path, "headers": headers, "path_params": named}
-        route, request = ROUTES[sending.path.rpartition("/")[2]], Request(scope | {"app": self._app})
+        route = getattr(routes, f"post_{sending.path.rpartition('/')[2].replace('-', '_')}")
+        request = Request(scope | {"app": self._app})
         try:
             if sending.headers:
                 check_claimed(self._app.state.service, request)
-            answer = route(request, sending.round_id, sending.body)
+            answer = route(request, *named.values(), sending.body)
         except Refusal as refusal:
             return Answer(refusal.status, refusal.code, {})
         return Answer(answer.status_code, "", json.loads(bytes(answer.body)))
@@ -155,22 +154,11 @@ class World:
         return device
 
 
-Route = Callable[[Request, str | None, bytes], Response]
-ROUTES: dict[str, Route] = {
-    "enrol": lambda request, _, body: routes.post_enrol(request, body),
-    "check-in": lambda request, _, body: routes.post_check_in(request, body),
-    "marginals": lambda request, round_id, body: routes.post_marginals(request, str(round_id), body),
-    "deltas": lambda request, round_id, body: routes.post_deltas(request, str(round_id), body),
-}
-
-
 def server_settings(folder: Path, clock: Clock) -> ServerSettings:
     return settings(folder, clock=clock, tick_seconds=1e9)
 
 
 def make_template(folder: Path) -> Path:
     """A server's folder as it is before the first device: one word and one value for each bucket."""
-    weights = {"w": np.zeros(BUCKETS, np.float32)}
-    initial = InitialModel(weights, "base-1", DIGEST, np.full(BUCKETS, 1 / BUCKETS))
-    Service(server_settings(folder, Clock()), initial).close()
+    Service(server_settings(folder, Clock()), buckets(BUCKETS, BUCKETS)).close()
     return folder

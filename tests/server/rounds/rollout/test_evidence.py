@@ -46,13 +46,10 @@ def test_what_is_decided(
     settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0)
     found = judge_evidence(of(rollout, control), settings, looks, seconds)
     assert (found.decision, found.looks) == (decision, after)
+    if decision == "promote":  # an operator who promotes is not overtaken
+        manual = settings.model_copy(update={"automatic": False})
+        assert judge_evidence(of(rollout, control), manual, looks, seconds).decision == "wait"
     assert f"{rollout[1]} of {rollout[0]} devices failed" in found.note or decision == "wait"
-
-
-def test_an_operator_who_promotes_is_not_overtaken() -> None:
-    settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0, automatic=False)
-    assert judge_evidence(of((40, 2), (40, 2)), settings, 4, 1e9).decision == "wait"
-    assert judge_evidence(of((64, 40), (64, 2)), settings, 4, 1e9).decision == "roll_back"
 
 
 def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> None:
@@ -66,10 +63,8 @@ def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> Non
             lost = rng.random((2, 80)) < [[failing], [0.1]]
             looks = 0
             for seen in range(1, 81):
-                verdict = judge_evidence(
-                    of((seen, int(lost[0, :seen].sum())), (seen, int(lost[1, :seen].sum()))),
-                    settings, looks, 100.0 * (seen == 80),
-                )  # fmt: skip
+                failed = [(seen, int(arm[:seen].sum())) for arm in lost]
+                verdict = judge_evidence(of(*failed), settings, looks, 100.0 * (seen == 80))
                 looks = verdict.looks
                 if verdict.decision == "roll_back":
                     wrong += 1
