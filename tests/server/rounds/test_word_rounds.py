@@ -83,10 +83,6 @@ def test_malformed_reports_are_refused_by_name(
     assert operator.get(f"rounds/{round_id}")["reports"]["words"] == 0
 
 
-def test_a_round_that_wants_none_takes_none(operator: Operator, device: Party) -> None:
-    assert refusal(device.send_words(operator.open(), "cortado")) == (409, "not_collected")
-
-
 def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
     plan = {"epsilon": 1.0, "delta": 1e-7}
     charge = charge_for("words", RoundSettings(words=WordPlan.model_validate(plan)))

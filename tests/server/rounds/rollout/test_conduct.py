@@ -32,10 +32,12 @@ class Scene:
         self.http, self.operator, self.clock = http, Operator(http), clock
         self.arms: dict[str, list[Party]] = {"rollout": [], "control": [], "rest": []}
 
-    def enrol(self, version: str, share: float = 0.5, least: int = 4) -> None:
-        while min(len(self.arms["rollout"]), len(self.arms["control"])) < least:
+    def prepare(self) -> None:
+        """Version v2, and devices for its rollout."""
+        self.push("v2")
+        while min(len(self.arms["rollout"]), len(self.arms["control"])) < QUICK["minimum"]:
             device = Party(self.http).enrol()
-            self.arms[arm_of(device.id, version, share)].append(device)
+            self.arms[arm_of(device.id, "v2", QUICK["share"])].append(device)
 
     def push(self, version: str, seed: int = 1) -> None:
         content = dump_weights(initial(seed=seed).weights)
@@ -76,8 +78,7 @@ def staged(folder: Path, **changes: Any) -> Iterator[Scene]:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with staged(tmp_path) as found:
-        found.push("v2")
-        found.enrol("v2")
+        found.prepare()
         yield found
 
 
@@ -159,8 +160,7 @@ def test_what_an_operator_publishes_meanwhile_ends_it(scene: Scene, published: s
 def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
     verdict = [Evaluation(False, {"word_error": 0.5}, "word error 20.0 -> 50.0 %")]
     with staged(tmp_path, evaluate=lambda _candidate, _base: verdict[0]) as scene:
-        scene.push("v2")
-        scene.enrol("v2")
+        scene.prepare()
         scene.begin(automatic=False)
         assert refusal(scene.http.post("/v1/operator/rollout/promote", headers=HEADERS)) == (409, "worse")
         assert scene.operator.post("rollout/promote", params={"force": True})["state"] == "promoted"

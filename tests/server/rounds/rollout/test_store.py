@@ -60,8 +60,7 @@ def test_devices_are_counted_as_they_come_and_as_they_stay_away(database: Databa
             store.model_for(connection, device, "v2" if device in rollout[3:] else "base-1", NOW + 90)
         for when, lost in ((NOW + 101, (3, 0)), (NOW + 150, (3, 1)), (NOW + 191, (len(rollout), len(control)))):
             found = store.evidence(connection, row, when)
-            assert found.rollout == Watched(len(rollout), lost[0])
-            assert found.control == Watched(len(control), lost[1])
+            assert found == store.Evidence(Watched(len(rollout), lost[0]), Watched(len(control), lost[1]))
         shown = store.view(connection, row, NOW + 150)
         assert shown["arms"]["rollout"] == {"seen": len(rollout), "watched": len(rollout), "failed": 3}
         assert json.loads(json.dumps(shown))["settings"]["share"] == 0.3
