@@ -27,16 +27,8 @@ ON_CPU: dict[str, Any] = {"preset": "small", "utterances": 6, "frames": 500, "to
 ON_GPU: dict[str, Any] = {"preset": "paper", "utterances": 32, "frames": 1200, "tokens": 60, "steps": 20}
 WARM_UP = 2
 
-PEAKS = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-}
-"""FLOP a second of dense bfloat16 products, by the makers' data sheets; the first whose name is part of the card's."""
+PEAKS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121}
+"""TFLOP a second of dense bfloat16 products, by the makers' data sheets; the first whose name is part of the card's."""
 
 
 def benchmark() -> list[Figure]:
@@ -74,7 +66,7 @@ def measure() -> dict[str, Any]:
     found = {**shape, "device": "cpu", "speed": shape["utterances"] * shape["frames"] / spent}
     if gpu:
         name = torch.cuda.get_device_name()
-        known = next((peak for part, peak in PEAKS.items() if part in name), None)
+        known = next((1e12 * peak for part, peak in PEAKS.items() if part in name), None)
         peer = "data sheet" if known else "a product of 8192 x 8192"
         done = products(architecture, shape["utterances"], shape["frames"], shape["tokens"])
         found |= {"device": name, "products": done / spent, "peak": known or _product(device), "peer": peer}

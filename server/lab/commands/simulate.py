@@ -81,6 +81,7 @@ def _announce(url: str, token: str) -> None:
     typer.echo(f"dashboard, while the devices learn: {url} (operator token {token})", err=True)
 
 
+STYLES = {"both": "bold", "supervised": "dim"}
 PARTS = {"all": "all", "last": "last round", "heldout": "held out"}
 
 
@@ -100,7 +101,7 @@ def table(document: dict[str, Any]) -> Table:
             result.add_column(f"{title}\n{part}", justify="right")
     for name, condition in document["conditions"].items():
         cells = [_cell(condition[kind][part], document["seeds"]) for kind in kinds for part in PARTS]
-        result.add_row(name, *cells, style=_style(name))
+        result.add_row(name, *cells, style=STYLES.get(name))
     return result
 
 
@@ -113,13 +114,13 @@ def differences(document: dict[str, Any]) -> Table:
         title="difference from frozen in points, with 95 % intervals",
         caption=f"bootstrap over {devices} voices, and {heldout} held-out ones; *: excludes zero",
     )
-    result.add_column("errors", no_wrap=True)
-    result.add_column("condition", no_wrap=True)
+    for heading in ("errors", "condition"):
+        result.add_column(heading, no_wrap=True)
     for part in PARTS.values():
         result.add_column(part, justify="right")
     for kind, title in _kinds(document).items():
         for name, found in document["against_frozen"].items():
-            result.add_row(title, name, *(_interval(found[kind][part]) for part in PARTS), style=_style(name))
+            result.add_row(title, name, *(_interval(found[kind][part]) for part in PARTS), style=STYLES.get(name))
         result.add_section()
     return result
 
@@ -129,10 +130,6 @@ def _kinds(document: dict[str, Any]) -> dict[str, str]:
     frozen = document["conditions"]["frozen"]
     kinds = {"slot_error": "slots", "wer": "words"}
     return {kind: title for kind, title in kinds.items() if frozen[kind]["all"]["mean"] is not None}
-
-
-def _style(condition: str) -> str | None:
-    return {"both": "bold", "supervised": "dim"}.get(condition)
 
 
 def _cell(figure: dict[str, Any], seeds: int) -> str:

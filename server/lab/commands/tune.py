@@ -67,7 +67,7 @@ def rescoring(
         start = (lists, previous, opened.words, opened.background)
         tuned = tune(*start, progress=lambda share: bar.update(task, completed=share))
     errors = {**tuned.errors, "previous": lists.word_errors(previous)}
-    weights, rates = tuned.weights.to_mapping(), {name: lists.wer(count) for name, count in errors.items()}
+    weights, rates = tuned.weights.to_mapping(), {name: n / lists.reference_words for name, n in errors.items()}
     report |= {"utterances": len(lists), "weights": weights, "previous": previous.to_mapping(), "wer": rates}
     stages = ("first_pass", "previous", "rescored", "marginals", "oracle")
     numbers = (f"{name} {value:g}" for name, value in weights.items() if isinstance(value, int | float))

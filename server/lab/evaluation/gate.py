@@ -15,7 +15,6 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
 from device_sdk.personalization.rescorer import Rescorer
 from server.lab.corpora import Corpus, open_corpus
-from server.lab.corpora.utterance import Utterance
 from server.lab.evaluation.scores import evaluate
 from server.rounds.evaluation import Evaluation
 
@@ -35,12 +34,10 @@ class WordErrorGate:
 
         Raises DataError where no utterance has words to compare with.
         """
-        utterances: list[Utterance] = [each for corpus in corpora for each in corpus.utterances if each.score_words]
-        if not utterances:
+        sure = tuple(each for corpus in corpora for each in corpus.utterances if each.sure_text is not None)
+        if not sure:
             raise DataError("held-out speech: no utterance has a sure transcript; give others")
-        self._bundle = bundle
-        self._corpus = Corpus("held-out", tuple(utterances))
-        self._tolerance = tolerance
+        self._bundle, self._corpus, self._tolerance = bundle, Corpus("held-out", sure), tolerance
         self._measured: dict[str, float] = {}
 
     def __call__(self, candidate: Weights, base: Weights) -> Evaluation:

@@ -36,11 +36,8 @@ class Reliability:
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, bool]]) -> Reliability | None:
         """From (confidence, right); None where there are none."""
-        listed = list(pairs)
-        if not listed:
-            return None
-        table = np.asarray(listed, np.float64)
-        return cls(table[:, 0], table[:, 1])
+        table = np.array(list(pairs), np.float64).reshape(-1, 2)
+        return cls(table[:, 0], table[:, 1]) if len(table) else None
 
     @property
     def ece(self) -> float:

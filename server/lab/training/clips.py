@@ -33,18 +33,12 @@ class Clips(Protocol):
     def __getitem__(self, index: int) -> Example: ...
 
 
-@dataclass(frozen=True, slots=True)
-class HeldClips:
+class HeldClips(list[Example]):
     """Clips in memory."""
-
-    examples: Sequence[Example]
 
     @property
     def frames(self) -> Sequence[int]:
-        return [example.features.shape[0] for example in self.examples]
-
-    def __getitem__(self, index: int) -> Example:
-        return self.examples[index]
+        return [example.features.shape[0] for example in self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,6 @@ class DevelopmentLists:
         )
         return np.asarray(total, dtype=np.float64)
 
-    def wer(self, errors: int) -> float:
-        return errors / self.reference_words
-
     def word_errors(self, weights: CombinationWeights) -> int:
         """Word errors of the best entries under these weights, without adaptation."""
         best = self.totals(weights).argmax(axis=1)

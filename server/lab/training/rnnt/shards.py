@@ -19,8 +19,6 @@ from server.lab.training.trainer import Sampler
 
 __all__ = ["ShardSampler"]
 
-FRAMES_A_SECOND = 100
-
 
 class ShardSampler(Sampler[Batch]):
     """Epochs over the last few shards. Before ``easy_share`` of the budget they are over shard 0: a few clear words.
@@ -39,11 +37,7 @@ class ShardSampler(Sampler[Batch]):
         begun: bool = False,
     ) -> None:
         self.recipe, self.maker, self.tokenizer, self.network = recipe, maker, tokenizer, network
-        self.begun = begun
-        self.passes = 0
-        self.easy = False
-        self.strength = 0.0
-        self.mean = network.mean.cpu().numpy()
+        self.begun, self.passes, self.easy, self.strength = begun, 0, False, 0.0
         self.examples: list[Example] = []
 
     def plan(self, epoch: int, progress: float) -> Sequence[Sequence[int]]:
@@ -55,8 +49,7 @@ class ShardSampler(Sampler[Batch]):
         window = (0, 0) if self.easy else (max(1, self.passes - recipe.window + 1), self.passes)
         self.examples = self.maker.window(*window)
         lengths = [example.features.shape[0] for example in self.examples]
-        budget = round(recipe.seconds * FRAMES_A_SECOND)
-        return batches(lengths, budget, recipe.batch, np.random.default_rng([recipe.seed, epoch]))
+        return batches(lengths, round(100 * recipe.seconds), recipe.batch, np.random.default_rng([recipe.seed, epoch]))
 
     def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
         """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out; those in
@@ -74,9 +67,8 @@ class ShardSampler(Sampler[Batch]):
 
     def change(self, example: Example, generator: np.random.Generator) -> NDArray[np.float32]:
         """An utterance's features as this use of it has them, [F, M]."""
-        recipe = self.recipe
+        recipe, made = self.recipe, example.source == "made"
         features = example.features.astype(np.float32)
-        made = example.source == "made"
         if generator.random() >= self.strength * (recipe.made_augmented if made else recipe.real_augmented):
             return features
         return augment(features, self.mean, recipe.made_change if made else recipe.real_change, generator)

@@ -131,8 +131,7 @@ class Trainer(Generic[B]):
         at.sampler = self.sampler.state()
         if at.group == 0:
             at.begin, at.sums = self.progress, {}
-        plan = self.sampler.plan(at.epoch, at.begin)
-        size = settings.accumulate
+        plan, size = self.sampler.plan(at.epoch, at.begin), settings.accumulate
         groups = [plan[start : start + size] for start in range(0, len(plan), size)][at.group :]
         self.task.module.train()
         begun = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,6 @@ def barista_folder(root: Path, *rows: dict[str, Any]) -> Path:
     return root
 
 
-def fsdd_folder(root: Path, speakers: tuple[str, ...] = ("ann", "bob"), each: int = 2) -> Path:
-    for number, speaker in enumerate(speakers):
-        for digit in range(10):
-            for index in range(each):
-                value = 0.01 * (digit + 1) + 0.2 * number
-                write(root / "recordings" / f"{digit}_{speaker}_{index}.flac", 0.3, rate=8_000, value=value)
-    return root
-
-
 def test_barista(tmp_path: Path) -> None:
     other = ROW | {"id": "a2", "slots": {"coffeeDrink": "latte"}, "suspicious": "give me?", "voice_group": "v01"}
     corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista', ROW, other)}")
@@ -62,6 +54,8 @@ def test_barista(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("id", 7), ("text", None), ("slots", "latte"), ("voice_group", None)])
 def test_barista_names_the_broken_field(tmp_path: Path, field: str, value: object) -> None:
+    with pytest.raises(DataError, match="no rows"):
+        open_corpus(f"barista:{barista_folder(tmp_path / 'empty')}")
     with pytest.raises(DataError, match=f"row 1, field '{field}'"):
         open_corpus(f"barista:{barista_folder(tmp_path, ROW | {field: value})}")
 
@@ -82,13 +76,10 @@ def test_a_folder_of_another_kind_is_named(tmp_path: Path, kind: str, made: str,
         open_corpus(f"{kind}:{tmp_path}")
 
 
-def test_barista_without_rows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no rows"):
-        open_corpus(f"barista:{barista_folder(tmp_path)}")
-
-
 def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
-    fsdd_folder(tmp_path)
+    for digit, (number, speaker), index in product(range(10), enumerate(("ann", "bob")), range(2)):
+        value = 0.01 * (digit + 1) + 0.2 * number
+        write(tmp_path / "recordings" / f"{digit}_{speaker}_{index}.flac", 0.3, rate=8_000, value=value)
     (tmp_path / "recordings" / "notes.txt").write_text("not a recording")
     corpus = open_corpus(f"fsdd:{tmp_path}", seed=3)
     assert corpus.speakers == ("ann", "bob")
@@ -107,10 +98,6 @@ def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
         expected = 0.01 * (DIGITS.index(words[0]) + 1) + (0.2 if utterance.speaker == "bob" else 0.0)
         assert middle == pytest.approx(expected, abs=0.003)
     assert sum(len((utterance.text or "").split()) for utterance in corpus.utterances) >= 2 * 17
-
-
-def test_fsdd_depends_on_the_seed_only(tmp_path: Path) -> None:
-    fsdd_folder(tmp_path)
     ids = [[utterance.id for utterance in open_corpus(f"fsdd:{tmp_path}", seed).utterances] for seed in (1, 1, 2)]
     assert ids[0] == ids[1] != ids[2]
 
@@ -185,9 +172,6 @@ def test_broken_audio_is_named(tmp_path: Path) -> None:
     for name, message in broken.items():
         with pytest.raises(DataError, match=rf"{name}\.wav: .*{message}"):
             load_audio(tmp_path / f"{name}.wav")
-
-
-def test_jsonl_must_be_text(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="cannot be read"):
         read_jsonl(tmp_path / "binary.jsonl")

@@ -71,7 +71,7 @@ def test_a_task_learns_in_the_training_loop(name: str, tmp_path: Path) -> None:
     def observe(step: int, progress: float, told: Mapping[str, float]) -> None:
         losses.append(sum(value for name, value in told.items() if name.startswith("loss/")))
 
-    watched = () if encode is None else [replace(one, source="all") for one in own.examples]
+    watched = () if encode is None else [replace(one, source="all") for one in own]
     Trainer(task, sampler, settings, tmp_path, watched=watched, observers=[observe]).run()
     assert np.isfinite(losses).all()
     assert min(losses[len(losses) // 2 :]) < (1.0 if encode is None else 0.8) * losses[0]

@@ -49,7 +49,6 @@ def test_stacked_lists_hold_every_part() -> None:
     assert (lists.reference_words, lists.first_pass_errors, lists.oracle_errors, len(lists)) == (3, 1, 0, 2)
     assert lists.word_errors(CombinationWeights(language_model=0.0)) == 1
     assert lists.word_errors(CombinationWeights(language_model=0.0, unlisted_bonus=2.0)) == 0
-    assert lists.wer(1) == pytest.approx(1 / 3)
 
 
 def test_a_useful_language_model_is_given_weight_and_a_harmful_one_none() -> None:
