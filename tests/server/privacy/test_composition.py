@@ -199,13 +199,6 @@ def test_epsilon_grows_smoothly_with_the_rounds(name: str) -> None:
 LAPLACE = Charge("discrete_laplace", "central", 3, 6.0, 1, epsilon=0.5, sampling=0.1)
 CASES = [*product(CHARGES.values(), (10, *ROUNDS)), (LAPLACE, 20)]
 CASES += [(sampled(z, q), n) for z, q, n in ((20.0, 1.0, 1), (1.0, 1.0, 9), (0.6, 0.001, 3000), (1.0, 0.5, 5))]
-    *product(CHARGES.values(), (10, *ROUNDS)),
-    (LAPLACE, 20),
-    (sampled(20.0, 1.0), 1),
-    (sampled(1.0, 1.0), 9),
-    (sampled(0.6, 0.001), 3000),
-    (sampled(1.0, 0.5), 5),
-]
 
 
 @pytest.mark.parametrize(("charge", "rounds"), CASES)
