@@ -37,7 +37,6 @@ from server.lab.corpora import SAMPLE_RATE, Utterance
 from server.lab.simulation.outcomes import Condition, Outcome, Run, Traffic, score
 from server.lab.simulation.population import Participant, Population, Shape
 from server.lab.simulation.process import START_SECONDS, ServerProcess
-from server.operators.client import OperatorClient
 from server.plans.optimizer import OptimizerSettings
 from server.plans.round import RoundSettings
 
@@ -45,6 +44,7 @@ LEARNING = LearningSettings(passes=4, confirmation=1.0, step=StepSettings(learni
 """Of every device: four bold steps an utterance, since a round has few."""
 DELTAS = DeltaPlan(clip_norm=2.0, noise_stddev=5e-5)
 MARGINALS = MarginalPlan(epsilon=2.0)
+OVER = {"published", "abandoned"}
 BOUNDS = OfferBounds(clip_norm=math.inf, least_noise=0.0, marginals_epsilon=math.inf, deltas_epsilon=math.inf)
 """Nobody is behind a simulated device: a fleet finds out what any noise does, and the report tells its epsilon. With
 the handful of devices of the demonstration, noise that leaves something to learn from protects nobody."""
@@ -79,22 +79,6 @@ class SimulationSettings:
                 raise ConfigurationError(f"{name}: found {value}, expected at least 1")
 
 
-def describe(settings: SimulationSettings) -> dict[str, Any]:
-    """For a report: what was chosen, in plain values."""
-    channel = settings.channel
-    return {
-        "data": settings.source,
-        "seeds": list(settings.seeds),
-        "learning rate": LEARNING.step.learning_rate,
-        "steps an utterance": LEARNING.passes,
-        "delta bound (L2)": DELTAS.clip_norm,
-        "delta noise (standard deviation of each value)": DELTAS.noise_stddev,
-        "server learning rate": "devices / 5, at least 1",
-        "epsilon of a marginal report": MARGINALS.epsilon,
-        "channel": "as heard" if channel is None else f"taken away, prior {channel.prior_seconds:g} s",
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """One condition under one seed. folder: where its devices keep their state; keep: where its server does, in
@@ -122,6 +106,7 @@ def run_task(task: Task) -> Run:
     """Runs a condition and returns what was measured. Errors of the SDK and the server are raised as they are."""
     condition, fleet, lexicon = task.condition, task.population.devices, task.population.lexicon
     bundle, key = Bundle.open(task.settings.bundle), secrets.token_bytes(32)
+    folders = [task.folder / f"device-{number:02d}" for number in range(len(fleet))]
     outcomes: list[Outcome] = []
     traffic: list[Traffic] = []
     epsilon: dict[str, dict[str, Any]] = {}
@@ -136,15 +121,17 @@ def run_task(task: Task) -> Run:
                 _tell((f"{server.url}/dashboard", server.operator_token))
         for number in range(task.settings.shape.rounds):
             moved = [[0, 0] for _ in fleet]
-            for place, voice, each in zip(_folders(task), fleet, moved, strict=True):
+            for place, voice, each in zip(folders, fleet, moved, strict=True):
                 with _open(place, key, bundle, task, server, each) as device:
                     outcomes += hear(device, voice, number, task)
             if server is not None:
                 round_id = server.operator.create_round(round_settings(condition, len(fleet))).id
-                for place, each in zip(_folders(task), moved, strict=True):
+                for place, each in zip(folders, moved, strict=True):
                     with _open(place, key, bundle, task, server, each):
                         pass  # but for its check-in
-                _close_round(server.operator, round_id)
+                deadline = time.monotonic() + START_SECONDS
+                while server.operator.close_round(round_id).state not in OVER and time.monotonic() < deadline:
+                    time.sleep(0.05)
                 epsilon = server.operator.get("privacy")["streams"]
                 for stream, entry in epsilon.items():
                     spent.setdefault(stream, []).append(float(entry["epsilon"]))
@@ -156,10 +143,6 @@ def run_task(task: Task) -> Run:
         entry["per_round"] = spent[stream]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Run(condition.name, task.seed, tuple(outcomes), tuple(traffic), epsilon, memory)
-
-
-def _folders(task: Task) -> list[Path]:
-    return [task.folder / f"device-{number:02d}" for number in range(len(task.population.devices))]
 
 
 @contextmanager
@@ -201,13 +184,6 @@ def round_settings(condition: Condition, devices: int) -> RoundSettings:
         weighting="uniform",
         optimizer=OptimizerSettings(kind="sgd", learning_rate=max(1.0, devices / 5)),
     )
-
-
-def _close_round(operator: OperatorClient, round_id: str) -> None:
-    """Closes a round and waits until it is published or abandoned."""
-    deadline = time.monotonic() + START_SECONDS
-    while operator.close_round(round_id).state not in {"published", "abandoned"} and time.monotonic() < deadline:
-        time.sleep(0.05)
 
 
 def hear(device: Device, voice: Participant, number: int, task: Task) -> Iterator[Outcome]:

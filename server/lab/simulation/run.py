@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from device_sdk.bundle import Bundle
-from server.lab.simulation.fleet import SimulationSettings, Task, describe, run_task, start_worker
+from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
 from server.lab.simulation.population import Population, gather_all
 from server.lab.simulation.progress import Tell
@@ -86,7 +86,7 @@ def document_of(
     settings: SimulationSettings, bundle: str, populations: dict[int, Population], runs: Sequence[Run]
 ) -> dict[str, Any]:
     """The simulation's JSON document. bundle: its name and version."""
-    rounds, everybody = settings.shape.rounds, populations.values()
+    rounds, channel, everybody = settings.shape.rounds, settings.channel, populations.values()
     by_condition = {each.name: [run for run in runs if run.condition == each.name] for each in CONDITIONS}
     return {
         "conditions": figures(runs, rounds),
@@ -106,7 +106,15 @@ def document_of(
         "settings": {
             "bundle": bundle,
             "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-            **describe(settings),
+            "data": settings.source,
+            "seeds": list(settings.seeds),
+            "learning rate": LEARNING.step.learning_rate,
+            "steps an utterance": LEARNING.passes,
+            "delta bound (L2)": DELTAS.clip_norm,
+            "delta noise (standard deviation of each value)": DELTAS.noise_stddev,
+            "server learning rate": "devices / 5, at least 1",
+            "epsilon of a marginal report": MARGINALS.epsilon,
+            "channel": "as heard" if channel is None else f"taken away, prior {channel.prior_seconds:g} s",
         },
     }
 

@@ -93,11 +93,6 @@ class ClientScore:
     examples: int
 
 
-def rates(wrong: Counts, counted: Counts) -> NDArray[np.float64]:
-    """Error rate of a client from those of its examples [R], [1]."""
-    return np.asarray([wrong.sum() / max(1, counted.sum())])
-
-
 @torch.no_grad()
 def evaluate(
     task: Task, weights: Mapping[str, Tensor], population: Population, clients: Sequence[int], at_once: int = 16

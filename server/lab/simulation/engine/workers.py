@@ -19,7 +19,6 @@ from device_sdk.privacy.clipping import layer_bounds
 from server.lab.simulation.engine.layers import Tape, obstacle, patch, record
 from server.lab.simulation.engine.population import Task, Tensors, join, load
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
-from server.lab.simulation.engine.tasks import rates
 
 Vector = NDArray[np.float64]
 
@@ -217,7 +216,10 @@ class Loop:
                 self._step(trained, base, gradients)
             losses.append(float(np.mean(seen)))
             with torch.no_grad():
-                errors = rates(*self.task.errors(self.network, batch)) if group.errors else None
+                errors = None
+                if group.errors:
+                    wrong, counted = self.task.errors(self.network, batch)
+                    errors = np.array([wrong.sum() / max(1, counted.sum())])
                 delta = list(torch._foreach_add(trained, base, alpha=-1))
                 norms = torch.stack(torch._foreach_norm(delta)).square()
                 own = dict(zip(self.parameters, norms[:, None], strict=True))
