@@ -27,9 +27,8 @@ def test_a_constant_improvement_has_no_width() -> None:
 
 def test_agrees_with_scipy_where_utterances_are_groups() -> None:
     generator = np.random.default_rng(1)
-    words = generator.integers(4, 12, 120).astype(float)
-    first = generator.binomial(words.astype(int), 0.3).astype(float)
-    second = generator.binomial(words.astype(int), 0.25).astype(float)
+    words = generator.integers(4, 12, 120)
+    first, second = (generator.binomial(words, rate).astype(float) for rate in (0.3, 0.25))
     ours = paired_bootstrap(first, second, words, list(range(120)), seed=2)
 
     def rate(a: np.ndarray, b: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -48,16 +48,16 @@ def test_fresh_pieces_leave_the_rest_and_blank_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "frozen"),
+    ("names", "beginnings"),
     [
-        (["encoder.0"], {"encoder.0.W", "encoder.0.R", "encoder.0.B"}),
-        (["joiner.output.bias", "predictor.embedding"], {"joiner.output.bias", "predictor.embedding"}),
-        (["joiner"], {name for name in TINY.parameter_shapes() if name.startswith("joiner.")}),
-        ([], set()),
+        (["encoder.0"], ("encoder.0.",)),
+        (["joiner.output.bias", "predictor.embedding"], ("joiner.output.bias", "predictor.embedding")),
+        (["joiner"], ("joiner.",)),
+        ([], ()),
     ],
 )
-def test_frozen_names(names: list[str], frozen: set[str]) -> None:
-    network = RNNT(TINY)
+def test_frozen_names(names: list[str], beginnings: tuple[str, ...]) -> None:
+    network, frozen = RNNT(TINY), {name for name in TINY.parameter_shapes() if name.startswith(beginnings)}
     assert set(freeze(network, names)) == frozen
     for name in TINY.parameter_shapes():
         assert {value.requires_grad for value in network.parameters_of(name)} == {name not in frozen}

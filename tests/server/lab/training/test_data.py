@@ -12,11 +12,8 @@ from server.lab.training.data import Example, alignable, batches, collate, momen
 
 
 def examples(count: int = 7) -> list[Example]:
-    generator = np.random.default_rng(1)
-    return [
-        Example(generator.normal(size=(10 + 5 * index, 64)).astype(np.float16), f"word {index}", "made")
-        for index in range(count)
-    ]
+    made = (np.random.default_rng(n).normal(size=(10 + 5 * n, 64)).astype(np.float16) for n in range(count))
+    return [Example(features, f"word {number}", "made") for number, features in enumerate(made)]
 
 
 def test_a_shard_survives_the_disk_and_a_damaged_one_is_named(tmp_path: Path) -> None:

@@ -27,19 +27,9 @@ from tests.tiny import tiny_weights
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 
-TINY = Recipe(
-    preset="tiny",
-    budget=Budget(steps=10),
-    flat_share=0.2,
-    easy_share=0.3,
-    ctc_share=0.6,
-    shard=12,
-    window=2,
-    batch=6,
-    threads=1,
-    checkpoint_steps=2,
-    snapshot_minutes=0.0,
-)
+SHARES = {"flat_share": 0.2, "easy_share": 0.3, "ctc_share": 0.6}
+SMALL = {"shard": 12, "window": 2, "batch": 6, "threads": 1, "checkpoint_steps": 2, "snapshot_minutes": 0.0}
+TINY = Recipe("tiny", budget=Budget(steps=10), **SHARES, **SMALL)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
