@@ -28,7 +28,7 @@ from examples.liu_2020.rows import (
 )
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
-from tests.examples.liu_2020.made import WORDS, background, client
+from tests.examples.liu_2020.test_lists import WORDS, background, client
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
 BACKGROUND = background()

@@ -1,4 +1,4 @@
-"""The cache of n-best lists on disk; which meetings are for what, how turns become utterances, and who speaks."""
+"""The cache of n-best lists on disk and how it is made; which meetings are for what, and who speaks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import DataError
-from examples.liu_2020.lists import listeners, open_cache, read_clients, write_client
-from examples.liu_2020.making import choose_meetings
+from examples.liu_2020.lists import Client, NBest, listeners, open_cache, read_clients, write_client
+from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, choose_meetings, make_lists
 from examples.liu_2020.meetings import (
     MEETINGS,
     Meeting,
@@ -28,8 +31,46 @@ from examples.liu_2020.meetings import (
     utterances,
     waveform,
 )
+from rescoring.words import WordList
 from server.lab.corpora.voices import VARIANTS
-from tests.examples.liu_2020.made import WORDS, background, client
+
+WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in "lmnr")))
+
+
+def background() -> NDArray[np.float64]:
+    """A background that falls with the word's number."""
+    weights = 1 / np.arange(1, len(WORDS) + 1)
+    return np.asarray(weights / weights.sum())
+
+
+def client(name: str, seed: int, utterances: int = 24, entries: int = 5) -> Client:
+    """A client whose lists hold what was said and entries with one word replaced."""
+    generator = np.random.default_rng(seed)
+    topic = [str(word) for word in generator.choice(WORDS.words[1:], 6, replace=False)]
+    found = []
+    for number in range(utterances):
+        said = [str(word) for word in generator.choice([*topic, "unheardof"], 4)]
+        texts = [" ".join(said)]
+        while len(texts) < entries:
+            other = list(said)
+            other[generator.integers(4)] = str(generator.choice(WORDS.words[1:]))
+            if " ".join(other) not in texts:
+                texts.append(" ".join(other))
+        order = generator.permutation(entries)
+        acoustic = np.sort(generator.normal(-5.0, 1.5, entries))[::-1]
+        neural, ngram = generator.normal(-12.0, 1.0, (2, entries))
+        found.append(
+            NBest(
+                speaker=f"speaker {number % 2}",
+                texts=tuple(texts[place] for place in order),
+                acoustic=tuple(acoustic.round(3).tolist()),
+                errors=tuple(int(place != 0) for place in order),
+                words=4,
+                neural=tuple(neural.round(3).tolist()),
+                ngram=tuple(ngram.round(3).tolist()),
+            )
+        )
+    return Client(name, tuple(found))
 
 
 def write_cache(folder: Path) -> Path:
@@ -164,3 +205,55 @@ def test_an_utterance_sounds_the_same_each_time() -> None:
     once, again, later = (waveform(meeting, number, TURNS[0], cast(meeting, "test")) for number in (0, 0, 1))
     assert (once == again).all() and once.size > 8000
     assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"
+
+
+THINGS = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
+TINY = Scale(
+    base=BaseSettings(1, 2, shard=6, watched=1, size=16, feed_forward=32, blocks=1, heads=2),
+    first=FirstPass(most=2, decoding=DecodingSettings(beam=4, nbest=4)),
+    development=1,
+    test=2,
+)
+
+
+def write_data(folder: Path) -> Path:
+    """Five series of two meetings, whose turns name their series, and a few requests."""
+    (folder / "ami").mkdir(parents=True)
+    (folder / "slurp").mkdir()
+    rows = [
+        {
+            "meeting": f"{series}{letter}",
+            "turns": [
+                {"speaker": who, "text": f"so {series[:2]} {name} is fine {letter}"} for name in THINGS for who in "AB"
+            ],
+        }
+        for series in ("AA1", "BB1", "CC1", "DD1", "EE1")
+        for letter in "ab"
+    ]
+    (folder / "ami" / "meetings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "slurp" / "lm.txt").write_text("".join(f"please turn the {name} on\n" for name in THINGS))
+    return folder
+
+
+def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """As small as it can be: every part is the real one."""
+    pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+    pytest.importorskip("kenlm", reason="kenlm is not installed (idiolect[ngram])")
+    data, work = write_data(tmp_path / "data"), tmp_path / "work"
+    meetings = read_meetings(data / "ami" / "meetings.jsonl")
+    unheard = {series.name[:2].lower() for stage in ("development", "test") for series in stages_of(meetings)[stage]}
+    text = base_sentences(data, meetings)
+    assert text and not any(word in unheard for sentence in text for word in sentence.split())
+
+    told: set[str] = set()
+    folder = make_lists(data, work, TINY, lambda what, *_: told.add(what), tiny_bundle)
+    held = open_cache(folder)
+    assert len(held.development) == 1 and len(held.test) == 2
+    assert {len(client) for client in held.test} == {2}
+    assert (work / "language_models" / "text.txt").read_text().splitlines() == text
+    assert set(held.about["perplexity"]["neural"]) == {"development.txt", "test.txt"}
+    assert "first pass, test" in told and "second pass, development" in told
+
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}
+    make_lists(data, work, replace(TINY, test=2), lambda *_: None, tiny_bundle)
+    assert before == {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}, "what is there is not made again"

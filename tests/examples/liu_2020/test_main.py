@@ -14,7 +14,7 @@ from rich.console import Console
 from examples.liu_2020.lists import Cached, listeners
 from examples.liu_2020.rows import ALL, BASELINE, EXACT, Row
 from examples.liu_2020.tables import summary, tables
-from tests.examples.liu_2020.made import WORDS, background, client
+from tests.examples.liu_2020.test_lists import WORDS, background, client
 from tests.examples.scripts import run_script
 
 LISTS = Path(__file__).parent / "lists"
