@@ -37,13 +37,13 @@ class Line(httpx.BaseTransport):
         if path in self.exchanged:
             given = self.exchanged[path]
             chunks = iter([given]) if isinstance(given, bytes) else given()
-            return httpx.Response(200, stream=_Stream(self._counted(chunks)))
+            return httpx.Response(200, content=self._counted(chunks))
         answer = self._inner.handle_request(request)
         content = answer.read()
         answer.close()
         if request.method == "GET" and answer.is_success:
             self.heard.setdefault(path, []).append(content)
-        return httpx.Response(answer.status_code, headers=answer.headers, stream=_Stream(iter([content])))
+        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
     def close(self) -> None:
         self._inner.close()
@@ -52,14 +52,6 @@ class Line(httpx.BaseTransport):
         for chunk in chunks:
             self.sent += len(chunk)
             yield chunk
-
-
-class _Stream(httpx.SyncByteStream):
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._chunks
 
 
 @dataclass

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from device_sdk import Bundle, CheckInError, CheckInReport, Device
 from device_sdk.checkin.client import PART, Client, Partial
 from tests.device_sdk.checkin.site import KEY
-from tests.device_sdk.checkin.updates.fleet import Fleet, _Stream, running
+from tests.device_sdk.checkin.updates.fleet import Fleet, running
 from tests.device_sdk.state.audit import findings
 from tests.live import CuttingLine
 from tests.server.parties import ENROLMENT
@@ -59,10 +59,8 @@ def published(fleet: Fleet, name: str) -> tuple[str, bytes]:
     return version, fleet.get(f"/v1/models/{version}")
 
 
-def installed(device: Device) -> bytes:
-    content = device._model_state.store.get("weights", "published")
-    assert content is not None
-    return content
+def installed(device: Device) -> bytes | None:
+    return device._model_state.store.get("weights", "published")
 
 
 def test_a_difference_is_taken_and_exact(device: Device, fleet: Fleet) -> None:
@@ -94,10 +92,8 @@ def test_a_line_that_breaks_is_gone_on_with(device: Device, fleet: Fleet, most: 
 def test_a_later_check_in_goes_on(device: Device, fleet: Fleet) -> None:
     _, content = published(fleet, "later")
     before = device.model_version
-    with CuttingLine(fleet.url, 30_000) as line, pytest.raises(CheckInError, match=r"no usable answer|updates"):
-        report = check_in(device, line.url, attempts=1)
-        assert not report.new_model
-        raise CheckInError("; ".join(("updates", *report.updates_refused)))
+    with CuttingLine(fleet.url, 30_000) as line, suppress(CheckInError):
+        assert check_in(device, line.url, attempts=1).updates_refused
     assert device.model_version == before
     store = device._model_state.store
     held = sum(len(store.get("downloads", name) or b"") for name in store.names("downloads") if name != "head")
@@ -166,7 +162,7 @@ def half_then(rest: Any) -> Any:
         seen.append(request)
         if len(seen) > 1:
             return rest(content, etag, request)
-        return httpx.Response(200, headers={"ETag": etag}, stream=_Stream(broken(content[:30_000])))
+        return httpx.Response(200, headers={"ETag": etag}, content=broken(content[:30_000]))
 
     return answer
 
@@ -197,19 +193,12 @@ def test_the_rest_of_a_file(device: Device, fleet: Fleet, rest: Any, good: bool)
     version, content = published(fleet, "rest")
     before = device.model_version
     line = Tampering(lambda request: httpx.Response(404, text=""), half_then(rest))
-    try:
-        report = check_in(device, fleet.url, transport=line)
-        assert report.new_model == good
-    except CheckInError as error:
-        assert not good
-        assert "no usable answer" in str(error) or "sha256" in str(error)
+    with nullcontext() if good else pytest.raises(CheckInError, match=r"no usable answer|sha256"):
+        assert check_in(device, fleet.url, transport=line).new_model
     assert ("whole", "bytes=30000-") in line.asked
-    if good:
-        assert installed(device) == content
-    else:
-        assert device.model_version == before
-        assert check_in(device, fleet.url).model_version == version
-        assert installed(device) == content
+    assert device.model_version == (version if good else before)
+    assert check_in(device, fleet.url).model_version == version
+    assert installed(device) == content
 
 
 CHILD = """
