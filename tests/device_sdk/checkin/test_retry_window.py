@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,28 +12,20 @@ from device_sdk import Bundle, CheckInError, Client, Device, Postponed, StateErr
 from device_sdk.checkin import retry_window
 from device_sdk.checkin.retry_window import LONGEST, note_answer, note_failure, remaining
 from device_sdk.state import Store
+from tests.device_sdk.devices import KEY
 
 URL = "https://server.example"
-KEY = bytes(range(32))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "state", KEY)
-    yield store
-    store.close()
+    with closing(Store(tmp_path / "state", KEY)) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
     ("seconds", "later", "left"),
-    [
-        (100.0, 0.0, 100.0),
-        (100.0, 60.0, 40.0),
-        (100.0, 100.0, 0.0),
-        (100.0, 1e9, 0.0),
-        (100.0, -1e9, 100.0),
-        (-5.0, 0.0, 0.0),
-    ],
+    [(100, 0, 100), (100, 60, 40), (100, 100, 0), (100, 1e9, 0), (100, -1e9, 100), (-5, 0, 0)],
 )
 def test_the_wait_runs_down(store: Store, seconds: float, later: float, left: float) -> None:
     assert remaining(store, URL, 1e6) == 0.0, "never there"

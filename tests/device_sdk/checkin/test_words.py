@@ -110,24 +110,21 @@ def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
     first = offered(operator)
     with opened(tmp_path / "device", tiny_bundle, streams=("words",)) as device:
         gave(device, "the zugzwang light", "the wizardry zugzwang cortado")
-        with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=True) as losing:
-            device.check_in(losing, ENROLMENT)
+        fails(device, tap.url, delivered=True)
     with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
         (sent,) = device.check_in(tap.url).sent
         assert (sent.kind, sent.duplicate, sent.refused) == ("words", True, None)
         assert operator.close(first)["reports"]["words"] == 1
         second = offered(operator)
         gave(device, "the zugzwang light", "the borborygmus zugzwang cortado")
-        with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=False) as down:
-            device.check_in(down)
+        fails(device, tap.url)
         assert device._model_state.given == {}
         operator.close(second)
         (sent,) = device.check_in(tap.url).sent
         assert (sent.round_id, "round_closed" in str(sent.refused)) == (second, True)
         assert device._model_state.given == {"zugzwang": 2, "borborygmus": 1, "cortado": 1}
         third = offered(operator)
-        with pytest.raises(CheckInError), _client(tap.url, deliver=False) as down:
-            device.check_in(down)
+        fails(device, tap.url)
         assert device.learned().waiting == 1
         device.withdraw("words")
         assert device.learned().waiting == 0
@@ -161,5 +158,10 @@ def test_an_impossible_bound_is_named() -> None:
         DeviceSettings(max_new_words=0)
 
 
-def _client(url: str, *, deliver: bool) -> Client:
-    return Client(url, transport=LosesReports(delivered=deliver), pause=lambda seconds: None)
+def fails(device: Device, url: str, *, delivered: bool = False) -> None:
+    line = LosesReports(delivered=delivered)
+    with (
+        Client(url, transport=line, pause=lambda seconds: None) as client,
+        pytest.raises(CheckInError, match="no usable"),
+    ):
+        device.check_in(client, ENROLMENT)

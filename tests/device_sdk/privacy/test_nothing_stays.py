@@ -32,14 +32,11 @@ class Left:
     def found(self) -> dict[str, set[str]]:
         """file -> canaries found in it, or in its name."""
         notes = self.notes
-        needles = Needles(
-            [
-                *map(canaries.text, sorted(notes.texts)),
-                *(canaries.numbers(f"sound {number}", each) for number, each in enumerate(notes.sounds)),
-                *(canaries.numbers(f"features {number}", each) for number, each in enumerate(notes.features)),
-                *(canaries.tokens(f"pieces {each}", each) for each in sorted(notes.pieces)),
-            ]
-        )
+        planted = [*map(canaries.text, sorted(notes.texts))]
+        planted += [canaries.numbers(f"sound {number}", each) for number, each in enumerate(notes.sounds)]
+        planted += [canaries.numbers(f"features {number}", each) for number, each in enumerate(notes.features)]
+        planted += [canaries.tokens(f"pieces {each}", each) for each in sorted(notes.pieces)]
+        needles = Needles(planted)
         found = {name: needles.found(name.encode() + content) for name, content in self.files.items()}
         return {name: what for name, what in found.items() if what}
 
@@ -53,15 +50,9 @@ def lived(folder: Path, bundle: Bundle, *options: str) -> Left:
     with LiveServer(folder / "server", bundle.path) as server, Tap(server.url, folder / "line") as tap:
         arguments = [str(bundle.path), str(folder / "state"), tap.url, server.url, str(notes), *options]
         with (folder / "output" / "stdout").open("wb") as out, (folder / "output" / "stderr").open("wb") as err:
-            ended = subprocess.run(
-                [sys.executable, "-m", "tests.device_sdk.privacy.life", *arguments],
-                cwd=folder / "work",
-                env=_environment(PYTHONPATH=ROOT, TMPDIR=folder / "tmp", HOME=folder / "home"),
-                stdout=out,
-                stderr=err,
-                timeout=540,
-                check=False,
-            )
+            command = [sys.executable, "-m", "tests.device_sdk.privacy.life", *arguments]
+            own = _environment(PYTHONPATH=ROOT, TMPDIR=folder / "tmp", HOME=folder / "home")
+            ended = subprocess.run(command, cwd=folder / "work", env=own, stdout=out, stderr=err, timeout=540)
         assert ended.returncode == 0, (folder / "output" / "stderr").read_text()[-4000:]
         server.stop()
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
