@@ -20,7 +20,6 @@ from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraErr
 
 COMMANDS = "idiolect.commands"
 BENCHMARKS = "idiolect.benchmarks"
-INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 
 _OF_SERVER = "alembic export fastapi jiwer onnx prometheus_client securesystemslib server sqlalchemy tuf uvicorn"
 EXTRAS = dict.fromkeys(_OF_SERVER.split(), "idiolect-server") | {
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return 130  # what shells report of a program that Ctrl-C ended
     except (IdiolectError, OSError) as error:  # OSError: a file that was named cannot be read or written
         if os.environ.get("IDIOLECT_DEBUG"):
             raise

@@ -44,8 +44,8 @@ _ENDS = {
     "done": None,
     "dropped": "this device came too late for a stage; its counts are in no sum",
     "abandoned": "too few devices were left; their counts are in no sum",
+    "late": "the group was ended without its sum, after this device's part",
 }
-_LATE = "the group was ended without its sum, after this device's part"
 
 
 class Participation(BaseModel):
@@ -112,7 +112,7 @@ def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recen
             break
         if task.stage == "done" or task.stage == "dropped" or task.stage == "abandoned":
             late = task.stage == "abandoned" and kept.participant.revealed is not None
-            return _leave(who, model_state, kept, _LATE if late else _ENDS[task.stage])
+            return _leave(who, model_state, kept, _ENDS["late" if late else task.stage])
         try:
             kept, message = _answer(who, model_state, recent, kept, task)
             client.send_stage(who, kept.participant.round_id, task.stage, message)

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from device_sdk.state import Store
 
 _Answer = TypeVar("_Answer", bound=Message)
-_MESSAGE_BYTES = 1 << 16
-"""Of an answer that is a message, where nothing else is said."""
-_TASK_BYTES = 8 << 20
-"""Of a task of secure aggregation, which holds something of every device of a group."""
+_MESSAGE_BYTES, _TASK_BYTES = 1 << 16, 8 << 20
+"""Of an answer, at most; of a task of secure aggregation, which holds something of every device of a group."""
 _KEPT = "everything is kept for the next check-in"
 _PATIENCE = 60.0
 """Seconds: a server that asks for a longer pause is left alone until the next check-in."""

@@ -17,8 +17,6 @@ from device_sdk.errors import AudioError, MissingExtraError
 
 ENCODINGS = ("s16le", "f32le")
 STDIN = "standard input"
-_EXTENSIBLE = 0xFFFE
-_LONGEST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def _wav_format(stream: IO[bytes], consumed: bytearray) -> Format | None:
             if not described:
                 raise AudioError(f"{STDIN}: found samples before the WAV header says what they are")
             return found
-        if size > _LONGEST_HEADER:
+        if size > 1 << 20:
             raise AudioError(f"{STDIN}: found a header chunk {name!r} of {size} bytes, expected a WAV file")
         content = _exactly(stream, size + size % 2, consumed)
         if name == b"fmt ":
@@ -83,7 +81,7 @@ def _read_format(content: bytes) -> Format | None:
     if len(content) < 16:
         raise AudioError(f"{STDIN}: found a WAV header of {len(content)} bytes, expected 16 or more")
     tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", content[:16])
-    if tag == _EXTENSIBLE and len(content) >= 26:
+    if tag == 0xFFFE and len(content) >= 26:  # WAVE_FORMAT_EXTENSIBLE
         (tag,) = struct.unpack("<H", content[24:26])
     encodings = {(1, 8): "u8", (1, 16): "s16le", (1, 24): "s24le", (1, 32): "s32le", (3, 32): "f32le", (3, 64): "f64le"}
     if (tag, bits) not in encodings or not channels:

@@ -9,8 +9,6 @@
     GET  /v1/models/{version}/from/{version}    the difference of two models, where the server has one
     GET  /v1/marginals/{version}                Marginals
 
-Secure aggregation has messages of its own: :mod:`device_sdk.wire.secure_aggregation`.
-
 Errors are answered as Problem with a 4xx or 5xx status. A report id seen before with the same body is answered with
 ``duplicate`` true and counted once; with another body it is refused (409)."""
 
