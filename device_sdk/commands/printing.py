@@ -49,7 +49,6 @@ def print_result(console: Console, name: str, result: Result, format_text: bool)
     from rich.table import Table
     from rich.text import Text
 
-    best = result.nbest[0]
     console.print(Text(f"{name}  ({result.seconds:.2f} s)", style="bold"), soft_wrap=True)
     table = Table()
     hotwords = any(hypothesis.scores.hotword for hypothesis in result.nbest)
@@ -63,7 +62,7 @@ def print_result(console: Console, name: str, result: Result, format_text: bool)
         text = formatted(hypothesis.text) if format_text else hypothesis.text
         table.add_row(str(rank), *shown, f"{100 * hypothesis.confidence:.0f}%", Text(text))
     print_table(console, table)
-    times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in best.words)
+    times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in result.nbest[0].words)
     console.print(Text(f"{times}\n" if times else "(no words)\n"))
 
 
