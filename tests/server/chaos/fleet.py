@@ -53,15 +53,13 @@ class Sent:
 
 @dataclass
 class Fleet:
-    """Owns the senders. acknowledged: ids of reports; repeated: how many old ones were sent again; versions: of the
-    model, by round."""
+    """Owns the senders. acknowledged: ids of reports; versions: of the model, by round."""
 
     server: ServerProcess
     plan: Plan
     acknowledged: set[str] = field(default_factory=set)
     old: list[Sent] = field(default_factory=list)
     kills: int = 0
-    repeated: int = 0
     failures: list[BaseException] = field(default_factory=list)
     devices: list[Party] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
@@ -129,7 +127,6 @@ class Fleet:
                     if dice.random() < self.plan.repeats:
                         self.old.append(sent)
                         assert self._receipt(line, dice.choice(self.old)).duplicate
-                        self.repeated += 1
         except BaseException as error:
             self.failures.append(error)
 
