@@ -23,7 +23,8 @@ from sqlalchemy import select, text
 from server.settings import database_url
 from server.storage.database import Database
 from server.storage.schema import ledger, release_keys, reports, rounds
-from tests.server.backups.machine import VALUES, Machine, idiolect
+from tests.forks import idiolect
+from tests.server.backups.machine import VALUES, Machine
 from tests.server.parties import Party
 from tests.server.postgres import postgres_server
 
@@ -121,14 +122,14 @@ def files(*folders: Path) -> list[Path]:
     return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
 
 
-def lived(machine: Machine, parties: list[Party], planted: Planted, folders: list[Path]) -> Iterator[int]:
-    """Rounds that end one way or the other: their numbers, before each ends."""
+def lived(machine: Machine, parties: list[Party], planted: Planted, folder: Path, *kinds: str) -> Iterator[int]:
+    """Rounds that end one way or the other: their numbers, before each ends. kinds: of what is in the folder first."""
     for number in range(ROUNDS):
         round_id = planted_round(machine, parties, number, planted)
         watch_keys(machine, planted)
         if number == 0:  # what is looked for can be found
-            there = {found.partition(" ")[0] for found in planted.found(files(*folders))}
-            assert {"counts", "word", "delta"} <= there, there
+            there = {found.partition(" ")[0] for found in planted.found(files(folder))}
+            assert there and there >= set(kinds), there
         yield number
         ended = "abandon" if number % 4 == 3 else "close"
         assert machine.operator.post(f"rounds/{round_id}/{ended}")["state"] in {"published", "abandoned"}
@@ -146,7 +147,7 @@ def test_nothing_of_ten_rounds_is_left_in_the_files_of_a_running_server(machine:
     planted = Planted()
     with machine.running():
         parties = [machine.party() for _ in range(4)]
-        for number in lived(machine, parties, planted, [machine.folder]):
+        for number in lived(machine, parties, planted, machine.folder, "counts", "word", "delta", "sampling"):
             if number == ROUNDS - 1:
                 assert idiolect("backup", tmp_path / "server.tar", *machine.place).returncode == 0
             for party in parties:
@@ -207,7 +208,7 @@ def test_nothing_of_ten_rounds_is_left_in_the_files_of_postgresql(tmp_path: Path
         machine = Machine(tmp_path / "machine", url)
         place, planted = _prepared(url), Planted()
         with machine.running():
-            list(lived(machine, [machine.party() for _ in range(3)], planted, [place]))
+            list(lived(machine, [machine.party() for _ in range(3)], planted, place))
             assert eventually(lambda: planted.found(files(place, tmp_path))) == []
         machine.close()
 
