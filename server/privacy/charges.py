@@ -21,11 +21,10 @@ class Charge:
 
     sensitivity: the most by which one user changes one coordinate (a word's count; for deltas, the whole in its L2
     norm). coordinates: how many one user changes at most, each with its own draw. scale: of the noise that hides it,
-    the Laplace scale or a standard deviation. delta: a chance of failure besides what composition asks for.
-    epsilon, squared_ratio: the same as a bound that just adds up: epsilon of a pure mechanism, and (L2 sensitivity /
-    deviation)^2 of a Gaussian one. unbounded: no epsilon holds for a user. sampling: the probability q with which a
-    user was in the round at all, each on its own; 1 without amplification. replaced: of a neighbour whose reports are
-    any others instead of absent, which matters to sampling only.
+    the Laplace scale or a standard deviation. delta: a chance of failure besides what composition asks for. epsilon,
+    squared_ratio: bounds that just add up: epsilon of a pure mechanism, (L2 sensitivity / deviation)^2 of a Gaussian
+    one. unbounded: no epsilon holds for a user. sampling: the probability q with which a user was in the round; 1
+    without amplification. replaced: of a neighbour whose reports are any others instead of absent, for sampling only.
     """
 
     mechanism: str

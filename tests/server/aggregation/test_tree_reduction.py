@@ -24,15 +24,7 @@ from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaPlan, Encoding
 from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum
 from server.aggregation.processes import Processes
-from server.aggregation.tree_reduction import (
-    LEAF,
-    Accepted,
-    LocalWorkers,
-    Workers,
-    bounded_map,
-    leaves,
-    merge_all,
-)
+from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, Workers, bounded_map, leaves, merge_all
 from server.storage.blobs import FolderBlobs
 from tests.architecture.sources import ROOT
 from tests.server.parties import Operator, Party, serving, settings, until
@@ -133,18 +125,15 @@ def test_no_workers_are_refused(tmp_path: Path) -> None:
 
 @given(st.integers(0, 30), st.integers(1, 9))
 def test_few_are_under_way_and_all_come_in_order(tasks: int, count: int) -> None:
-    waiting: set[int] = set()
+    waiting: list[int] = []
 
     def submit(task: int) -> int:
-        waiting.add(task)
+        waiting.append(task)
         assert len(waiting) <= count
         return task
 
-    def wait(task: int) -> int:
-        waiting.remove(task)
-        return task
-
-    assert list(bounded_map(range(tasks), submit, wait, count)) == list(range(tasks))
+    done = bounded_map(range(tasks), submit, lambda task: waiting.pop(waiting.index(task)), count)
+    assert list(done) == list(range(tasks))
 
 
 def test_a_round_does_not_tell_how_many_workers_it_had(tmp_path: Path) -> None:
