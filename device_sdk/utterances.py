@@ -188,8 +188,8 @@ class Counting:
         model_state.channel = channel
 
     def offset(self) -> NDArray[np.float32] | None:
-        """What is subtracted from every frame of the next utterance, [M]; None where channels are not removed."""
+        """What is subtracted from every frame of the next utterance, [M]; None where channels are not removed, or
+        the model does not say which it knows."""
         model_state, settings = self._model_state, self._settings.channel
-        if settings is None:
-            return None
-        return channels.offset(model_state.channel, model_state.base.weights["features.mean"], settings)
+        mean = model_state.base.feature_mean
+        return None if settings is None or mean is None else channels.offset(model_state.channel, mean, settings)

@@ -24,6 +24,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
 from export.graphs import build_graphs
@@ -38,7 +39,7 @@ def write_bundle(
     *,
     name: str,
     version: str,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     weights: Mapping[str, NDArray[np.generic]],
     tokenizer_model: bytes,
     words: WordList,
@@ -50,6 +51,7 @@ def write_bundle(
     second_moments: SecondMoments | None = None,
     training: Mapping[str, Any] | None = None,
     features: FeatureSettings = FeatureSettings(),
+    graphs: Mapping[str, bytes] | None = None,
     created: str | None = None,
 ) -> Path:
     """Write a bundle, then open it as a device would.
@@ -59,7 +61,8 @@ def write_bundle(
     background: [n] float64 over ``words``, positive, sums to 1. models: contents of language models and n-grams by the
     names of their files. card: see :func:`render`.
     second_moments: how large gradients usually are, see :mod:`device_sdk.bundle.second_moments`.
-    training: how the weights came about, JSON values. created: UTC, ISO 8601; now where ``None``.
+    training: how the weights came about, JSON values. graphs: of a streaming architecture; an LSTM's are built.
+    created: UTC, ISO 8601; now where ``None``.
     Returns ``out``. Raises :class:`BundleError` for weights or files that a device would refuse, or where ``out`` is
     something else than a bundle; what stood there is then untouched.
     """
@@ -68,7 +71,7 @@ def write_bundle(
         raise BundleError(f"{target}: exists and is no bundle; choose another path or remove it")
     weight_files.check(architecture, weights, "weights to export")
     files: dict[str, bytes] = {
-        **build_graphs(architecture),
+        **(build_graphs(architecture) if isinstance(architecture, Architecture) else graphs or {}),
         "weights.safetensors": weight_files.serialize(weights),
         "tokenizer.model": tokenizer_model,
         "words.txt": words.text().encode(),
@@ -86,7 +89,7 @@ def write_bundle(
         name=name,
         version=version,
         created=created or datetime.now(UTC).isoformat(timespec="seconds"),
-        architecture=asdict(architecture),
+        architecture=asdict(architecture) if isinstance(architecture, Architecture) else architecture.to_mapping(),
         features=asdict(features),
         files={path: FileEntry.of(content) for path, content in sorted(files.items())},
         training=dict(training or {}),

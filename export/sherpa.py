@@ -86,7 +86,7 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     Raises :class:`BundleError` for feature settings that sherpa-onnx cannot compute, and for a bundle's own folder.
     """
     folder = Path(folder)
-    architecture, weights = bundle.architecture, bundle.weights
+    architecture, weights = bundle.lstm, bundle.weights
     only = FeatureSettings(mel_bins=architecture.mel_bins)
     if bundle.features != only:
         raise BundleError(f"{bundle.path}: features are {bundle.features}, sherpa-onnx computes {only} only")

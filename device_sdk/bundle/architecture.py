@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from device_sdk.checks import check_interval, check_type
 
@@ -79,7 +79,7 @@ PRESETS: dict[str, Architecture] = {
 }
 
 
-Subset = Literal["whole", "acoustic", "top", "joint", "adapters"]
+Subset = Literal["whole", "acoustic", "top", "joint", "adapters", "output"]
 
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
 """whole: every parameter.
@@ -87,7 +87,8 @@ acoustic: encoder and its projection: how a voice sounds, not which words follow
 things: a few steps on what was said last would make it likelier to be heard next.
 top: the last encoder layer, the prediction network and the joiner, over int8 layers: half of the work.
 joint: the joiner alone, over int8 networks: the least work.
-adapters: factors of low rank beside every matrix of the LSTM layers and the joiner: what changes stays of low rank."""
+adapters: factors of low rank beside every matrix of the LSTM layers and the joiner: what changes stays of low rank.
+output: prediction network and joiner, over whatever encoder a bundle brings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +102,35 @@ class Frozen:
     def __bool__(self) -> bool:
         return self.encoder_layers > 0 or self.predictor
 
-    def parameters(self, architecture: Architecture) -> tuple[str, ...]:
+    def parameters(self, architecture: Shaped) -> tuple[str, ...]:
         """Names of what is frozen, in the canonical order."""
         stacks = tuple(f"encoder.{layer}." for layer in range(self.encoder_layers))
         stacks += ("predictor.",) if self.predictor else ()
         return tuple(name for name in architecture.parameter_shapes() if name.startswith(stacks))
 
 
-def frozen(architecture: Architecture, subset: Subset) -> Frozen:
+class Shaped(Protocol):
+    """What has parameters of these names and shapes."""
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+
+def frozen(architecture: Shaped, subset: Subset) -> Frozen:
     """What runs in int8 beneath a subset. Every other layer is part of its training graph."""
+    if not isinstance(architecture, Architecture):
+        return Frozen()
     if subset == "top":
         return Frozen(architecture.encoder_layers - 1)
     return Frozen(architecture.encoder_layers, True) if subset == "joint" else Frozen()
 
 
-def trainable(architecture: Architecture, subset: Subset) -> tuple[str, ...]:
+def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
     """The parameters that steps on a subset move, in the canonical order; for ``adapters`` the matrices that have
     factors (see :func:`factor_names`)."""
     shapes = architecture.parameter_shapes()
     match subset:
+        case "output":
+            return tuple(name for name in shapes if name.startswith(("predictor.", "joiner.")))
         case "acoustic":
             return tuple(name for name in shapes if name.startswith(("encoder.", "joiner.encoder.")))
         case "adapters":

@@ -23,6 +23,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import AGAIN, MANIFEST, Manifest, is_inside, parse
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.second_moments import read as read_second_moments
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.checks import check_type
 from device_sdk.errors import BundleError, IdiolectError
 from device_sdk.features.logmel import FeatureSettings
@@ -50,7 +51,7 @@ class Bundle:
     ) -> None:
         self.path = path
         self.manifest = manifest
-        self.architecture: Architecture = manifest.read_architecture(str(path))
+        self.architecture: AnyArchitecture = manifest.read_architecture(str(path))
         self.features: FeatureSettings = manifest.read_features(str(path))
         self.packed = packed
         self.weights: Mapping[str, Float] = MappingProxyType(weight_files.unpack(self.architecture, packed))
@@ -164,6 +165,18 @@ class Bundle:
             self.file(SECOND_MOMENTS_FILE).read_bytes(), self.architecture, f"{self.path}/{SECOND_MOMENTS_FILE}"
         )
 
+    @property
+    def lstm(self) -> Architecture:
+        """The sizes of an LSTM RNN-T. Raises :class:`BundleError` for a bundle with another encoder."""
+        if not isinstance(self.architecture, Architecture):
+            raise BundleError(f"{self.path}: brings an encoder of its own; this needs the LSTM networks of idiolect")
+        return self.architecture
+
+    @property
+    def feature_mean(self) -> Float | None:
+        """Mean of the log-mel frames that the networks learned from, [M]; None where the bundle does not say."""
+        return self.weights.get("features.mean")
+
     def has(self, name: str) -> bool:
         """Whether the bundle holds this file (int8 graphs, the language model and the n-gram are optional)."""
         return name in self.manifest.files
@@ -230,9 +243,10 @@ WORD_START = "\u2581"
 
 
 class Tokenizer:
-    """Text to pieces and back. Text is lower-case words of ``[a-z']``; piece 0 (unknown) is blank, without text.
+    """Text to pieces and back. Text is lower-case words; piece 0 (unknown) is blank, without text as control pieces.
 
-    letters: every character that the pieces can spell, but for the boundary of words.
+    letters: every character that the pieces can spell, but for the boundary of words; pieces of capitals alone are read
+    and written as small letters.
     """
 
     def __init__(self, model: bytes, source: str = "tokenizer.model") -> None:
@@ -251,7 +265,15 @@ class Tokenizer:
             self._pieces: tuple[str, ...] = tuple(processor.id_to_piece(piece) for piece in range(len(processor)))
         except UnicodeDecodeError as error:
             raise BundleError(f"{source}: a piece is no text ({error}); take the bundle again") from error
-        self.letters = frozenset("".join(self._pieces[1:])) - {WORD_START}
+        kinds = range(1, len(processor))
+        self._bytes = {piece: int(self._pieces[piece][3:5], 16) for piece in kinds if processor.is_byte(piece)}
+        self._mute = frozenset(piece for piece in kinds if processor.is_control(piece)) | {0}
+        silent = self._mute | self._bytes.keys()
+        spelling = "".join(text for piece, text in enumerate(self._pieces) if piece not in silent)
+        self._capitals = spelling.isupper()
+        if self._capitals:
+            self._pieces = tuple(text.lower() for text in self._pieces)
+        self.letters = frozenset(spelling.lower() if self._capitals else spelling) - {WORD_START}
         self._starts = tuple(piece.startswith(WORD_START) for piece in self._pieces)
 
     @property
@@ -264,11 +286,20 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Pieces of ``text``; characters that the model never saw are left out (0 is blank, never a label)."""
-        return [token for token in self._processor.encode(text) if token != 0]
+        written = text.upper() if self._capitals else text
+        return [token for token in self._processor.encode(written) if token != 0]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of pieces; blanks are ignored."""
-        joined = "".join(self._pieces[token] for token in tokens if token != 0)
+        """The text of pieces; what has none is ignored, as are bytes that spell no character."""
+        joined = "".join(self._pieces[token] for token in tokens if token not in self._mute)
+        if self._bytes and not self._bytes.keys().isdisjoint(tokens):
+            parts = (
+                bytes([self._bytes[token]]) if token in self._bytes else self._pieces[token].encode()
+                for token in tokens
+                if token not in self._mute
+            )
+            joined = b"".join(parts).decode("utf-8", errors="ignore")
+            joined = joined.lower() if self._capitals else joined
         return " ".join(joined.replace(WORD_START, " ").split())
 
     def starts_word(self, token: int) -> bool:

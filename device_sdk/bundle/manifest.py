@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
 
@@ -21,7 +22,6 @@ REQUIRED_FILES = (
     "encoder.onnx",
     "predictor.onnx",
     "joiner.onnx",
-    "training.onnx",
     "weights.safetensors",
     "tokenizer.model",
     "words.txt",
@@ -69,14 +69,16 @@ class Manifest:
     name: str
     version: str
     created: str
-    architecture: dict[str, int]
-    features: dict[str, float | int]
+    architecture: dict[str, Any]
+    features: dict[str, float | int | str | bool]
     files: dict[str, FileEntry]
     training: dict[str, Any] = field(default_factory=dict)
 
-    def read_architecture(self, source: str) -> Architecture:
+    def read_architecture(self, source: str) -> AnyArchitecture:
         """Raises :class:`BundleError` where a size is missing, unknown or impossible."""
         try:
+            if self.architecture.get("kind") == "streaming":
+                return StreamingArchitecture.from_mapping(self.architecture)
             return Architecture(**self.architecture)
         except (TypeError, ConfigurationError) as error:
             raise BundleError(f"{source}: field architecture: {error}") from error
@@ -99,7 +101,8 @@ def parse(content: bytes, source: str) -> Manifest:
             f"{source}: field format_version: found {manifest.format_version}, expected {FORMAT_VERSION}; "
             "update idiolect, or export the bundle with this version"
         )
-    for name in REQUIRED_FILES:
+    kind = "training.output.onnx" if manifest.architecture.get("kind") == "streaming" else "training.onnx"
+    for name in (*REQUIRED_FILES, kind):
         if name not in manifest.files:
             raise BundleError(f"{source}: field files: {name!r} is missing, a bundle needs it; export the bundle again")
     architecture, features = manifest.read_architecture(source), manifest.read_features(source)
@@ -135,11 +138,11 @@ def _read(content: bytes, source: str) -> Manifest:
         expect(isinstance(value, str) and 0 < len(value) <= _NAME_LENGTH, name, value, "1 to 128 characters")
     for name in ("architecture", "features", "files", "training"):
         expect(isinstance(read.get(name, {}), dict), name, read.get(name), "a JSON object")
-    for name, value in read["architecture"].items():
+    for name, value in read["architecture"].items() if read["architecture"].get("kind") != "streaming" else ():
         expect(type(value) is int, f"architecture.{name}", value, "a whole number")
     for name, value in read["features"].items():
-        number = type(value) is int or (isinstance(value, float) and isfinite(value))
-        expect(number, f"features.{name}", value, "a finite number")
+        plain = isinstance(value, int | str) or (isinstance(value, float) and isfinite(value))
+        expect(plain, f"features.{name}", value, "a finite number, a word, true or false")
     for name, entry in read["files"].items():
         place = f"files.{name}"
         expect(is_inside(name), place, name, "a path inside the folder; this one leaves the bundle's folder")

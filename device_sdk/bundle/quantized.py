@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 
 QUANTIZED_FILE = "weights.int8"
 LEVELS = 127
@@ -28,17 +28,18 @@ EMBEDDING_ZERO = 128
 class Matrix(NamedTuple):
     """Where one quantized matrix lies in the buffer.
 
-    shape: [K, N], inputs by outputs. values: offset in bytes of its int8 (or, for embeddings, uint8) [K, N];
-    scale: offset of its float32 scales, ``scales`` of them: N, or 1 for embeddings.
+    shape: [K, N], inputs by outputs; transposed: whether the weights are [N, K]. values: offset in bytes of its int8
+    (or, for embeddings, uint8) [K, N]; scale: of its float32 scales, ``scales`` of them: N, or 1 for embeddings.
     """
 
     shape: tuple[int, int]
     values: int
     scale: int
     scales: int
+    transposed: bool = True
 
 
-def layout(architecture: Architecture, names: Collection[str] | None = None) -> dict[str, Matrix]:
+def layout(architecture: AnyArchitecture, names: Collection[str] | None = None) -> dict[str, Matrix]:
     """Name -> place in the buffer, of every matrix: all scales first, so that these are aligned, then all values.
 
     names: of the parameters whose matrices the buffer holds; None is all.
@@ -48,18 +49,22 @@ def layout(architecture: Architecture, names: Collection[str] | None = None) -> 
         for name, shape in architecture.parameter_shapes().items()
         if len(shape) == 2 and (names is None or name in names)
     }
-    counts = {name: 1 if name == EMBEDDING else shape[0] for name, shape in shapes.items()}
+    # In a graph that was brought along, a matrix stands as its product takes it: inputs by outputs.
+    brought = {name for name, _ in architecture.encoder} if isinstance(architecture, StreamingArchitecture) else set()
+    counts = {name: 1 if name == EMBEDDING else shape[name in brought] for name, shape in shapes.items()}
     slots: dict[str, Matrix] = {}
     scale, values = 0, 4 * sum(counts.values())
     for name, (rows, columns) in shapes.items():
-        slots[name] = Matrix((rows, columns) if name == EMBEDDING else (columns, rows), values, scale, counts[name])
+        transposed = name != EMBEDDING and name not in brought
+        shape = (columns, rows) if transposed else (rows, columns)
+        slots[name] = Matrix(shape, values, scale, counts[name], transposed)
         scale += 4 * counts[name]
         values += rows * columns
     return slots
 
 
 def quantize(
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     weights: Mapping[str, NDArray[np.float32]],
     levels: int = LEVELS,
     names: Collection[str] | None = None,
@@ -68,7 +73,7 @@ def quantize(
     slots = layout(architecture, names)
     buffer = bytearray(max(slot.values + prod(slot.shape) for slot in slots.values()))
     for name, slot in slots.items():
-        weight = weights[name]
+        weight = weights[name] if slot.transposed or slot.scales == 1 else weights[name].T
         scale = np.frombuffer(buffer, np.float32, slot.scales, slot.scale)
         if slot.scales == 1:
             peak = np.maximum(weight.max(), -weight.min()).reshape(1)
@@ -78,7 +83,7 @@ def quantize(
         scale[:] = np.where(peak > np.finfo(np.float32).tiny * levels, peak / np.float32(levels), np.float32(1.0))
         steps = weight / scale[:, None]
         np.rint(steps, out=steps)
-        if slot.scales == 1:
+        if name == EMBEDDING:
             steps += EMBEDDING_ZERO
             np.frombuffer(buffer, np.uint8, prod(slot.shape), slot.values).reshape(slot.shape)[:] = steps
         else:

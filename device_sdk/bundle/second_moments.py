@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import weights as weight_files
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.errors import BundleError
 
 SECOND_MOMENTS_FILE = "second_moments.safetensors"
@@ -40,7 +40,7 @@ def serialize(second_moments: SecondMoments) -> bytes:
     )
 
 
-def read(content: bytes, architecture: Architecture, source: str) -> SecondMoments:
+def read(content: bytes, architecture: AnyArchitecture, source: str) -> SecondMoments:
     """The second moments of exactly the architecture's parameters. Raises :class:`BundleError` that names the
     tensor."""
     tensors = weight_files.read(content, source)

@@ -16,7 +16,7 @@ from math import isfinite, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.errors import BundleError
 
 PACKED_FILE = "weights"
@@ -28,7 +28,7 @@ Float = NDArray[np.float32]
 Slot = tuple[int, tuple[int, ...]]
 
 
-def layout(architecture: Architecture) -> dict[str, Slot]:
+def layout(architecture: AnyArchitecture) -> dict[str, Slot]:
     """Name -> (offset in bytes, shape) in the packed buffer: parameters in canonical order, then constants."""
     slots: dict[str, Slot] = {}
     offset = 0
@@ -38,13 +38,13 @@ def layout(architecture: Architecture) -> dict[str, Slot]:
     return slots
 
 
-def architecture_digest(architecture: Architecture) -> str:
+def architecture_digest(architecture: AnyArchitecture) -> str:
     """Hex sha256 of the sizes: stands in every graph's metadata, so that a graph of another shape is refused."""
     text = json.dumps(asdict(architecture), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]], source: str) -> None:
+def check(architecture: AnyArchitecture, weights: Mapping[str, NDArray[np.generic]], source: str) -> None:
     """Raise :class:`BundleError` unless ``weights`` has exactly the architecture's names, shapes, float32 values, all
     finite and at most :data:`LARGEST` in size.
 
@@ -72,13 +72,13 @@ def check(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]]
             )
 
 
-def pack(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]]) -> bytes:
+def pack(architecture: AnyArchitecture, weights: Mapping[str, NDArray[np.generic]]) -> bytes:
     """The packed buffer of weights that :func:`check` accepts."""
     names = layout(architecture)
     return b"".join(np.ascontiguousarray(weights[name], dtype="<f4").tobytes() for name in names)
 
 
-def unpack(architecture: Architecture, packed: bytes) -> dict[str, Float]:
+def unpack(architecture: AnyArchitecture, packed: bytes) -> dict[str, Float]:
     """Read-only views into the packed buffer, without a copy."""
     return {
         name: np.frombuffer(packed, np.float32, prod(shape), offset).reshape(shape)

@@ -81,10 +81,12 @@ def try_out(bundle: Bundle) -> list[str]:
     """Load every graph and run it once; returns what was done. Raises :class:`BundleError` for what does not work."""
     import numpy as np
 
-    from device_sdk.bundle.architecture import SUBSETS, trainable, training_file
+    from device_sdk.bundle.architecture import trainable, training_file
+    from device_sdk.bundle.streaming import subsets_of
     from device_sdk.learning.step import factorize
-    from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
+    from device_sdk.runtimes.onnxruntime import PRECISIONS
     from device_sdk.runtimes.protocol import try_transducer
+    from device_sdk.runtimes.streaming import open_transducer
     from device_sdk.runtimes.training import TrainingSession
 
     sizes, checks = bundle.architecture, []
@@ -93,9 +95,9 @@ def try_out(bundle: Bundle) -> list[str]:
         if precision == "int8" and not bundle.has("encoder.int8.onnx"):
             checks.append("recognition graphs, int8: none; idiolect export refresh makes them")
             continue
-        frames = try_transducer(OnnxTransducer(bundle, precision=precision), f"{bundle.path}, {precision}")
+        frames = try_transducer(open_transducer(bundle, precision=precision), f"{bundle.path}, {precision}")
         checks.append(f"recognition graphs, {precision}: {frames} frames encoded, {sizes.pieces} pieces scored")
-    for subset in SUBSETS:
+    for subset in subsets_of(bundle.architecture):
         file, parameters = training_file(subset), dict(bundle.weights)
         if subset != "whole" and not bundle.has(file):
             checks.append(f"training graph, {subset}: none; idiolect export refresh makes it")

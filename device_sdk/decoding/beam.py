@@ -116,8 +116,8 @@ def restart(beam: Beam) -> Beam:
 def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:
     """The beam of one hypothesis after the next frames: the most probable symbol, until it is blank.
 
-    encoded: [K, J] float32. At most ``settings.symbols_per_frame`` tokens a frame. The score is that of the one
-    alignment.
+    encoded: [K, J] float32. At most ``settings.symbols_per_frame`` tokens a frame, 0 for one without a blank. The
+    score is that of the one alignment.
     """
     prefix, score, emissions = beam.prefixes[0], beam.alignments[0].score, beam.alignments[0].emissions
     tree, here, total, emitted = beam.tree, 0, len(encoded), 0
@@ -127,7 +127,7 @@ def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: Decodin
         rest = encoded[here : here + _BLOCK]
         scores = transducer.join(rest[None], tree.predicted([prefix])[None])[0]
         best, blanks = scores.argmax(axis=1).tolist(), scores[:, BLANK].tolist()
-        if emitted == settings.symbols_per_frame:
+        if emitted and emitted == settings.symbols_per_frame:
             best[0] = BLANK
         for jump, token in enumerate(best):
             if token != BLANK:
@@ -135,6 +135,8 @@ def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: Decodin
                 emitted = emitted + 1 if jump == 0 else 1
                 here += jump
                 emissions = Emission(beam.frame + here, emissions)
+                if not settings.symbols_per_frame:
+                    here, emitted = here + 1, 0
                 prefix = tree.extend([prefix], [token])[0]
                 break
             score += blanks[jump]

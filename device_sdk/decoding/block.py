@@ -123,7 +123,8 @@ class Block:
         self._known: dict[Prefix, Row] = {}
 
     def search(self, width: int, threshold: float, symbols: int) -> None:
-        """width: of the beam; threshold: nats; symbols: tokens that one frame may emit."""
+        """width: of the beam; threshold: nats; symbols: tokens that one frame may emit before its blank, 0 for one in
+        the blank's place."""
         here, count, aside = 0, len(self.encoded), self.aside
         while here < count:
             prefixes, level = self.prefixes, self.alignments
@@ -199,7 +200,7 @@ class Block:
         threshold: float,
         symbols: int,
     ) -> dict[Prefix, Alignments]:
-        """One frame: up to ``symbols`` tokens for every hypothesis worth it, then a blank.
+        """One frame: up to ``symbols`` tokens for every hypothesis worth it, then a blank; or one token in its place.
 
         level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those
         set aside that gain alignments are taken from there. Returns the hypotheses after the frame.
@@ -223,10 +224,11 @@ class Block:
                     done.update(settled(tree, back, self.heard, frame + 1))
             for at in range(len(prefixes)):
                 prefix, each = prefixes[at], level[at]
-                new = Alignments(each.score + rows[at].blank[here], each.gap, each.emissions)
+                score = each.score + rows[at].blank[here] if symbols else each.score
+                new = Alignments(score, each.gap, each.emissions)
                 other = done.get(prefix)
                 done[prefix] = new if other is None else merge(other, new)
-            if emitted == symbols:
+            if emitted >= symbols:
                 return done
             ranks = [each.score + prefix.bonus for prefix, each in done.items()]
             full, limit = len(ranks) + len(aside) >= width, -inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -11,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.streaming import StreamingArchitecture
 from device_sdk.checks import check_type
 from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.decoding.stream import frame_seconds
 from device_sdk.hypothesis import Hypothesis
-from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
+from device_sdk.runtimes.onnxruntime import Precision
 from device_sdk.runtimes.protocol import Transducer
+from device_sdk.runtimes.streaming import open_transducer
 
 Rescore = Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]]
 """A second pass: the distinct hypotheses of an utterance, best first, to the same ones in a better order."""
@@ -46,12 +49,14 @@ class Model:
         """
         bundle = self.bundle = Bundle.given(bundle)
         check_type("settings", settings, DecodingSettings, "DecodingSettings")
+        if isinstance(bundle.architecture, StreamingArchitecture):
+            settings = replace(settings, symbols_per_frame=bundle.architecture.symbols_per_frame)
         self.settings = settings
         self.rescore = rescore
         self.offset: NDArray[np.float32] | None = None
         self.features = bundle.features
         self.tokenizer = bundle.tokenizer
-        self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
+        self.transducer: Transducer = open_transducer(bundle, threads, precision) if transducer is None else transducer
         self.frame_seconds = frame_seconds(self.transducer, self.features)
 
     def with_offset(self, offset: NDArray[np.float32] | None) -> Self:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide, Guided
-from device_sdk.runtimes.protocol import RecurrentState, Transducer
+from device_sdk.runtimes.protocol import States, Transducer
 
 Float = NDArray[np.float32]
 
@@ -52,16 +52,15 @@ class PrefixTree:
     know their parents and the tree knows their children, so that no cycle keeps an utterance in memory after its end.
     """
 
-    __slots__ = ("_c", "_children", "_h", "_predicted", "_used", "guide", "root", "transducer")
+    __slots__ = ("_children", "_predicted", "_states", "_used", "guide", "root", "transducer")
 
     def __init__(self, transducer: Transducer, blank: int = 0, guide: Guide | None = None) -> None:
         self.transducer = transducer
         self.guide = guide
         self.root = Prefix(None, blank, UNGUIDED if guide is None else guide.start())
-        predicted, (h, c) = transducer.predict(np.array([blank], np.int64), None)
+        predicted, states = transducer.predict(np.array([blank], np.int64), None)
         self._predicted: Any = predicted
-        self._h: Any = h
-        self._c: Any = c
+        self._states: list[Any] = list(states)
         self.root.row = 0
         self._used = 1
         self._children: dict[tuple[Prefix, int], Prefix] = {}
@@ -88,7 +87,7 @@ class PrefixTree:
         if new:
             ids = np.array([node.token for node in new], np.int64)
             try:
-                predicted, (h, c) = self.transducer.predict(ids, self._states(source))
+                predicted, states = self.transducer.predict(ids, self._chosen(source))
             except BaseException:
                 for node in new:
                     node.row = -1
@@ -97,8 +96,8 @@ class PrefixTree:
             if stop > len(self._predicted):
                 self._grow(stop)
             self._predicted[start:stop] = predicted
-            self._h[:, start:stop] = h
-            self._c[:, start:stop] = c
+            for at in range(len(states)):
+                self._states[at][:, start:stop] = states[at]
             self._used = stop
         return nodes
 
@@ -114,7 +113,7 @@ class PrefixTree:
     def compact(self, live: Sequence[Prefix]) -> None:
         """Forget every prefix that is neither live nor on the way to a live one."""
         rows = [prefix.row for prefix in live]
-        self._predicted, self._h, self._c = self._predicted[rows], self._h[:, rows], self._c[:, rows]
+        self._predicted, self._states = self._predicted[rows], [each[:, rows] for each in self._states]
         self._used = len(live)
         kept: set[Prefix] = {self.root}
         for prefix in live:
@@ -132,19 +131,18 @@ class PrefixTree:
     def restart(self, live: Sequence[Prefix]) -> None:
         """From here on, predict what follows the live prefixes as at the start of an utterance; forget all others."""
         self.compact(live)
-        predicted, (h, c) = self.transducer.predict(np.array([self.root.token], np.int64), None)
+        predicted, states = self.transducer.predict(np.array([self.root.token], np.int64), None)
         self._predicted = np.repeat(predicted, len(live), axis=0)
-        self._h, self._c = np.repeat(h, len(live), axis=1), np.repeat(c, len(live), axis=1)
+        self._states = [np.repeat(each, len(live), axis=1) for each in states]
 
-    def _states(self, rows: list[int]) -> RecurrentState:
-        """h and c of cached prefixes, each [layers, B, P]."""
-        h: Any = self._h
-        c: Any = self._c
-        if len(rows) == 1 and len(h) == 1:
+    def _chosen(self, rows: list[int]) -> States:
+        """States of cached prefixes, each [layers, B, ...]."""
+        states = self._states
+        if len(rows) == 1 and len(states[0]) == 1:
             row = rows[0]
-            return RecurrentState(h[:, row : row + 1], c[:, row : row + 1])
+            return tuple([each[:, row : row + 1] for each in states])
         places: Any = np.array(rows)
-        return RecurrentState(h.take(places, axis=1), c.take(places, axis=1))
+        return tuple([each.take(places, axis=1) for each in states])
 
     def _child(self, parent: Prefix, token: int) -> Prefix:
         key = (parent, token)
@@ -158,14 +156,14 @@ class PrefixTree:
     def _grow(self, needed: int) -> None:
         size = max(_FEWEST, 2 * needed)
         self._predicted = _grown(self._predicted, 0, self._used, size)
-        self._h, self._c = _grown(self._h, 1, self._used, size), _grown(self._c, 1, self._used, size)
+        self._states = [_grown(each, 1, self._used, size) for each in self._states]
 
 
 def _grown(array: Float, axis: int, used: int, size: int) -> Float:
     """With room for ``size`` along an axis, of which the first ``used`` are kept."""
     shape = list(array.shape)
     shape[axis] = size
-    wider = np.empty(shape, np.float32)
+    wider: Any = np.empty(shape, array.dtype)
     kept = (slice(None),) * axis + (slice(used),)
     wider[kept] = array[kept]
     return wider

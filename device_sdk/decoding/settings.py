@@ -14,7 +14,8 @@ class DecodingSettings:
 
     beam: hypotheses kept after each frame; 1 is greedy decoding.
     nbest: entries of a result, at most ``beam``.
-    symbols_per_frame: tokens that one 30 ms frame may emit.
+    symbols_per_frame: tokens that one encoder frame may emit before its blank; 0 for one in the place of the blank, as
+        imported models are decoded whatever is set here.
     threshold: nats; a hypothesis further than this below the best one is not extended. Larger is slower and surer.
     pause_seconds: after so long a silence between words the networks begin anew, as for another utterance, and hear
         nothing until somebody speaks again; infinity never does that.
@@ -34,7 +35,7 @@ class DecodingSettings:
     def __post_init__(self) -> None:
         for name in ("beam", "nbest", "symbols_per_frame"):
             check_type(f"decoding.{name}", getattr(self, name), WHOLE, "a whole number")
-            check_intervals("decoding", self, "[1, inf)", name)
+            check_intervals("decoding", self, "[0, inf)" if name == "symbols_per_frame" else "[1, inf)", name)
         if self.nbest > self.beam:
             raise ConfigurationError(f"decoding.nbest: found {self.nbest}, expected at most the beam, {self.beam}")
         for name in ("threshold", "pause_seconds"):

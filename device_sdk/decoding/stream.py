@@ -13,7 +13,8 @@ from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.endpoint import NOTHING, Loudness, heard, levels
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
-from device_sdk.runtimes.protocol import RecurrentState, Transducer
+from device_sdk.features.logmel import SILENCE
+from device_sdk.runtimes.protocol import States, Transducer
 
 Float = NDArray[np.float32]
 
@@ -40,7 +41,7 @@ class Stream:
     lead: Float
     step: float
     features: Chunks = None
-    encoder: RecurrentState | None = None
+    encoder: States | None = None
     loudness: Loudness = NOTHING
     offset: Float | None = None
 
@@ -73,10 +74,10 @@ def push(
 def end(
     stream: Stream, rest: Float, transducer: Transducer, features: FeatureSettings, decoding: DecodingSettings
 ) -> Stream:
-    """Decode the last samples; frames too few for the encoder to stack are dropped, as in training."""
+    """Decode the last samples, and what silence the encoder needs after them."""
     found, remainder = frames(rest, stream.remainder, features)
     found = np.concatenate([found, flush(remainder, features)])
-    return _decode(stream, Remainder(rest[:0]), found, transducer, decoding)
+    return _ended(_decode(stream, Remainder(rest[:0]), found, transducer, decoding), transducer, decoding)
 
 
 def collect_features(stream: Stream, mel_bins: int) -> Float:
@@ -98,31 +99,45 @@ def _decode(
     if stream.offset is not None:
         found = found - stream.offset
     ready = np.concatenate([stream.waiting, found]) if len(stream.waiting) else found
-    factor = transducer.architecture.subsampling_factor
-    usable = len(ready) - len(ready) % factor
+    factor, windows = transducer.architecture.subsampling_factor, transducer.windows
+    shift, ahead = windows.shift, windows.size - windows.shift
+    usable = max(0, len(ready) - ahead) // shift * shift
     beam, encoder = stream.beam, stream.encoder
     advance = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
-    pause, most = decoding.pause_seconds - _ROUNDING, round(LEAD / stream.step) * factor
+    pause, most = decoding.pause_seconds - _ROUNDING, -(-round(LEAD / stream.step) * factor // shift) * shift
     pauses, first = stream.loudness.quiet >= pause, len(stream.lead)
     heard_to = 0 if pauses else first  # by the networks; they hear of a pause only its end, once it is over
-    recent = np.concatenate([stream.lead, ready[:usable]])
+    known = np.concatenate([stream.lead, ready[: usable + ahead]])
+    end = first + usable
     loudness, quiets = heard(stream.loudness, levels(ready[:usable], factor), stream.step)
     for at, quiet in enumerate(quiets, 1):
+        if at * factor % shift:
+            continue
         paused, pauses = pauses, quiet >= pause
         if pauses:
             now = first + at * factor
             if not paused:
-                encoded, _ = transducer.encode(recent[heard_to:now], encoder)
+                encoded, _ = transducer.encode(known[heard_to : now + ahead], encoder)
                 beam, encoder = search.restart(advance(beam, encoded, transducer, decoding)), None
                 heard_to = now
             skipped = max(now - most, 0) - heard_to
             heard_to, beam = heard_to + skipped, replace(beam, frame=beam.frame + skipped // factor)
     if usable and not pauses:
-        encoded, encoder = transducer.encode(recent[heard_to:], encoder)
+        encoded, encoder = transducer.encode(known[heard_to : end + ahead], encoder)
         beam = advance(beam, encoded, transducer, decoding)
-    lead = recent[max(0, len(recent) - most) :]
+    lead = known[max(0, end - most) : end]
     features = stream.features, found
     return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness, stream.offset)
+
+
+def _ended(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Stream:
+    """With the silence that an encoder of windows needs to hear the last frames; it is not part of the features."""
+    missing = 0 if stream.features is None else transducer.windows.silence(len(stream.waiting))
+    if not missing:
+        return stream
+    silence = np.full((missing, stream.waiting.shape[1]), SILENCE, np.float32)
+    ended = _decode(stream, stream.remainder, silence, transducer, decoding)
+    return replace(ended, features=stream.features)
 
 
 def decoded(
@@ -134,7 +149,7 @@ def decoded(
     piece = _PIECE * transducer.architecture.subsampling_factor
     for start in range(0, len(features), piece):  # a long one at once would need memory that is not given back
         stream = _decode(stream, empty, features[start : start + piece], transducer, decoding)
-    return stream.beam
+    return _ended(stream, transducer, decoding).beam
 
 
 def search_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:

@@ -1,28 +1,38 @@
 """Streaming log-mel features: a pure function of (chunk, remainder), so that any chunking gives the same frames.
 
-The settings are those of sherpa-onnx's streaming path: 25 ms hann window, 10 ms shift, Slaney mel scale, pre-emphasis
-0.97, no DC removal, ``snip_edges=False`` (frame t is centred at (t + 0.5) * shift and the edges are reflected).
+By default the settings are those of sherpa-onnx for NeMo's models: 25 ms hann window, 10 ms shift, Slaney mel scale,
+pre-emphasis 0.97, no DC removal, ``snip_edges=False`` (frame t is centred at (t + 0.5) * shift and the edges are
+reflected); :data:`KALDI` are those for icefall's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.checks import check_interval, check_type
+from device_sdk.checks import check_choice, check_interval, check_type
 
 Float = NDArray[np.float32]
+Window = Literal["hann", "povey"]
+Scale = Literal["slaney", "kaldi"]
 HIGHEST_RATE = 384_000  # Hz
 _LEAST = np.finfo(np.float32).eps
+SILENCE = float(np.log(_LEAST))
+"""Log-mel of samples that are all zero, nats."""
 _MOST = 32  # frames at once: more leave the cache, and wake every thread that numpy's BLAS has, to wait for each other
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """How waveforms become log-mel frames. Frequencies in Hz, lengths in samples."""
+    """How waveforms become log-mel frames. Frequencies in Hz, lengths in samples.
+
+    window_type: hann, or povey, which is hann to the power of 0.85. remove_dc: take the mean from every window.
+    mel_scale: slaney's filters have equal areas, kaldi's equal heights.
+    """
 
     sample_rate: int = 16_000
     mel_bins: int = 64
@@ -31,6 +41,9 @@ class FeatureSettings:
     low_frequency: float = 0.0
     high_frequency: float = 8_000.0
     preemphasis: float = 0.97
+    window_type: Window = "hann"
+    remove_dc: bool = False
+    mel_scale: Scale = "slaney"
 
     def __post_init__(self) -> None:
         for name in ("sample_rate", "mel_bins", "window", "shift"):
@@ -41,10 +54,18 @@ class FeatureSettings:
         check_interval("features.shift", self.shift, f"[1, {self.window}]")
         check_interval("features.high_frequency", self.high_frequency, f"(0, {self.sample_rate / 2}]")
         check_interval("features.low_frequency", self.low_frequency, f"[0, {self.high_frequency})")
+        check_choice("features.window_type", self.window_type, get_args(Window))
+        check_choice("features.mel_scale", self.mel_scale, get_args(Scale))
+        check_type("features.remove_dc", self.remove_dc, bool, "true or false")
 
     @property
     def fft_size(self) -> int:
         return 1 << (self.window - 1).bit_length()
+
+
+KALDI = FeatureSettings(
+    mel_bins=80, low_frequency=20.0, high_frequency=7_600.0, window_type="povey", remove_dc=True, mel_scale="kaldi"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +155,13 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
     window, mel, size = _tables(settings)
     emphasized = samples[:-1] * np.float32(-settings.preemphasis)
     emphasized += samples[1:]
-    # Within a window the first sample has no predecessor, and needs none: Hann's window begins with 0.
+    # Within a window the first sample has no predecessor, and needs none: both windows begin with 0.
     framed = np.zeros((count, size), np.float32)
-    np.multiply(_overlapping(emphasized, count, settings), window, out=framed[:, 1 : settings.window])
+    windows = _overlapping(emphasized, count, settings, settings.window - 1)
+    if settings.remove_dc:
+        means = _overlapping(samples, count, settings, settings.window).mean(axis=1, keepdims=True, dtype=np.float64)
+        windows = windows - (means * (1.0 - settings.preemphasis)).astype(np.float32)
+    np.multiply(windows, window, out=framed[:, 1 : settings.window])
     # The window holds the factor that "forward" divides by: a power of two, which changes no digit. Without "forward"
     # numpy would scale by the integer 1, and with an integer it works in float64.
     parts = np.fft.rfft(framed, norm="forward").astype(np.complex64, copy=False).view(np.float32)
@@ -146,38 +171,41 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
     return np.log(energy, out=energy)
 
 
-def _overlapping(samples: Float, count: int, settings: FeatureSettings) -> Float:
-    """A view of the first ``count`` windows without their first samples, [T, window - 1]; numpy's own sliding view
-    costs more than the transform."""
+def _overlapping(samples: Float, count: int, settings: FeatureSettings, width: int) -> Float:
+    """A view of the first ``count`` windows, [T, width]; numpy's own sliding view costs more than the transform."""
     step = samples.itemsize
-    return np.ndarray((count, settings.window - 1), np.float32, samples, 0, (settings.shift * step, step))
+    return np.ndarray((count, width), np.float32, samples, 0, (settings.shift * step, step))
 
 
 @cache
 def _tables(settings: FeatureSettings) -> tuple[Float, Float, int]:
-    """Hann's window without its first sample, times the size of the transform, [window - 1] float32; the mel filters;
+    """The window without its first sample, times the size of the transform, [window - 1] float32; the mel filters;
     that size."""
-    n, size = np.arange(1, settings.window), settings.fft_size
-    window = size * (0.5 - 0.5 * np.cos(2 * np.pi * n / settings.window))
+    n, size, povey = np.arange(1, settings.window), settings.fft_size, settings.window_type == "povey"
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * n / (settings.window - 1 if povey else settings.window))
+    window = size * (np.maximum(window, 0.0) ** 0.85 if povey else window)
     return window.astype(np.float32), mel_filters(settings), size
 
 
 @cache
 def mel_filters(settings: FeatureSettings) -> Float:
-    """Slaney's area-normalized triangles on the Slaney mel scale: [fft_size / 2 + 1, M] float32."""
-    points = _slaney_hertz(
-        np.linspace(
-            _slaney_mel(np.asarray(settings.low_frequency)),
-            _slaney_mel(np.asarray(settings.high_frequency)),
-            settings.mel_bins + 2,
-        )
-    )
+    """Triangles, [fft_size / 2 + 1, M] float32: Slaney's, or Kaldi's, which rise and fall linearly in mel."""
     frequencies = np.linspace(0.0, settings.sample_rate / 2, settings.fft_size // 2 + 1)
+    low, high = np.asarray(settings.low_frequency), np.asarray(settings.high_frequency)
+    if settings.mel_scale == "kaldi":
+        points, axis = np.linspace(_kaldi_mel(low), _kaldi_mel(high), settings.mel_bins + 2), _kaldi_mel(frequencies)
+    else:
+        points = _slaney_hertz(np.linspace(_slaney_mel(low), _slaney_mel(high), settings.mel_bins + 2))
+        axis = frequencies
     lower, centre, upper = points[:-2, None], points[1:-1, None], points[2:, None]
-    rising = (frequencies - lower) / (centre - lower)
-    falling = (upper - frequencies) / (upper - centre)
-    triangles = np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (upper - lower))
+    triangles = np.maximum(0.0, np.minimum((axis - lower) / (centre - lower), (upper - axis) / (upper - centre)))
+    if settings.mel_scale == "slaney":
+        triangles *= 2.0 / (upper - lower)
     return np.ascontiguousarray(triangles.T.astype(np.float32))
+
+
+def _kaldi_mel(hertz: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1127.0 * np.log1p(hertz / 700.0)
 
 
 # Slaney's auditory toolbox: linear below 1 kHz, logarithmic above.

@@ -11,6 +11,7 @@ import numpy as np
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import Architecture, Subset, frozen, trainable
+from device_sdk.bundle.streaming import AnyArchitecture, chosen
 from device_sdk.errors import AudioError, LearningError
 from device_sdk.feedback.signals import Corrected, CostFunction, parts
 from device_sdk.learning import step as steps
@@ -100,14 +101,17 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
     return Student(start, start, start=start)
 
 
-def step_bytes(architecture: Architecture, subset: Subset, frames: int, lengths: Sequence[int]) -> int:
+def step_bytes(architecture: AnyArchitecture, subset: Subset | None, frames: int, lengths: Sequence[int]) -> int:
     """Bytes that a step takes beyond the open session and the weights, as an upper estimate. frames: of features,
     before subsampling. lengths: [N] tokens of each hypothesis, N at least 1."""
+    subset = chosen(architecture, subset)
     shapes, beneath = architecture.parameter_shapes(), frozen(architecture, subset)
     heard, said, hypotheses = frames // architecture.subsampling_factor, max(lengths) + 1, len(lengths)
-    layers = architecture.encoder_layers - beneath.encoder_layers
-    encoder = 4 * _STATES * heard * architecture.encoder_size * layers
-    predictor = 4 * _STATES * hypotheses * said * architecture.predictor_size * architecture.predictor_layers
+    encoder = 4 * _STATES * heard * architecture.joiner_size
+    if isinstance(architecture, Architecture):
+        layers = architecture.encoder_layers - beneath.encoder_layers
+        encoder = 4 * _STATES * heard * architecture.encoder_size * layers
+    predictor = 4 * _STATES * hypotheses * said * architecture.predictor_size * max(1, architecture.predictor_layers)
     joint = hypotheses * said * _JOINT_BYTES * _JOINT_FRAMES * (architecture.joiner_size + architecture.pieces)
     lattice = hypotheses * said * heard * _LATTICE_BYTES
     arrays = 4 * _COPIES * sum(math.prod(shapes[name]) for name in trainable(architecture, subset))
@@ -116,7 +120,7 @@ def step_bytes(architecture: Architecture, subset: Subset, frames: int, lengths:
 
 def affordable(
     losses: Callable[[LearningSettings], Objective | str],
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     settings: LearningSettings,
     frames: int,
     budget_bytes: int | None,
@@ -206,7 +210,7 @@ def _collect(student: Student, features: Float, loss: Objective, trainer: Traine
 
 def _evaluate(trainer: Trainer, parameters: Arrays, features: Float, loss: Objective) -> tuple[float, Arrays]:
     """(the loss, its gradients) on features [F, M], masked anew."""
-    masked = steps.mask(features, trainer.bundle.weights["features.mean"], trainer.settings.masks, trainer.generator)
+    masked = steps.mask(features, trainer.bundle.feature_mean, trainer.settings.masks, trainer.generator)
     step = trainer.session.run(parameters, masked, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
     value = float(loss.weights @ step.negative_log_likelihoods) + loss.cost_scale * step.expected_cost
     return value, step.gradients

@@ -98,7 +98,8 @@ class LearningSettings:
     hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that
     the app supplies, so that what was known before is not forgotten.
     hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where
-    slots are known. subset: which parameters steps move, see :data:`SUBSETS`. rank: of the factors of ``adapters``.
+    slots are known. subset: which parameters steps move, see :data:`SUBSETS`; None is all that
+    the bundle has gradients for. rank: of the factors of ``adapters``.
     keep: share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient
     steps that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where
     the user had to correct it. confirmation: share of its gradients that an utterance steps by which feedback says was
@@ -115,7 +116,7 @@ class LearningSettings:
     serving: Serving = "best"
     hypotheses: int = 5
     repair: bool = True
-    subset: Subset = "whole"
+    subset: Subset | None = None
     rank: int = 8
     keep: float = 0.8
     passes: int | None = None
@@ -135,6 +136,7 @@ class LearningSettings:
         check_intervals("learning", self, "[1, inf)", "hypotheses", "rank")
         if self.passes is not None:
             check_intervals("learning", self, "[1, inf)", "passes")
-        check_choice("learning.subset", self.subset, tuple(SUBSETS))
+        if self.subset is not None:
+            check_choice("learning.subset", self.subset, tuple(SUBSETS))
         check_choice("learning.labels", self.labels, get_args(Labels))
         check_choice("learning.serving", self.serving, get_args(Serving))

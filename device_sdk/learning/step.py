@@ -44,11 +44,12 @@ def check_finite(arrays: Arrays, message: str) -> None:
             raise LearningError(message.format(name))
 
 
-def mask(features: Float, mean: Float, settings: MaskSettings, generator: np.random.Generator) -> Float:
+def mask(features: Float, mean: Float | None, settings: MaskSettings, generator: np.random.Generator) -> Float:
     """SpecAugment: the student sees masked features, the teacher clean ones (Rao et al. 2023, section 2.2). features
-    [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalize to zero. F:
-    frames; M: mel bins. The features given are not changed."""
+    [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalize to zero;
+    None is the features' own. F: frames; M: mel bins. The features given are not changed."""
     frames, bins = features.shape
+    mean = features.mean(axis=0) if mean is None else mean
     result = features.copy()
     for _ in range(settings.frequency_masks):
         width = int(generator.integers(0, min(settings.frequency_width, bins) + 1))

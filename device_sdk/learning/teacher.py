@@ -18,7 +18,7 @@ from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Tokens
 from device_sdk.learning.settings import TeacherSettings
 from device_sdk.learning.step import Arrays, Float
-from device_sdk.runtimes.protocol import RecurrentState, Transducer
+from device_sdk.runtimes.protocol import Transducer, encode_whole
 
 Double = NDArray[np.float64]
 Opener = Callable[[Bundle], Transducer]
@@ -59,7 +59,7 @@ class Teacher:
         found = distinct(paths, self._bundle.tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
 
         def score(hypotheses: Sequence[Tokens]) -> Double:
-            return log_likelihoods(transducer, transducer.encode(features)[0], hypotheses)
+            return log_likelihoods(transducer, encode_whole(transducer, features), hypotheses)
 
         return heard_of(found), score
 
@@ -101,6 +101,6 @@ def log_likelihoods(transducer: Transducer, encoded: Float, hypotheses: Sequence
         prefixes = extended
         if prefixes:
             entering = np.stack(columns)
-            chosen = RecurrentState(state.h[:, parents], state.c[:, parents])
+            chosen = tuple(each[:, parents] for each in state)
             predicted, state = transducer.predict(np.array([prefix[-1] for prefix in prefixes], np.int64), chosen)
     return np.array([found[tuple(tokens)] for tokens in hypotheses])

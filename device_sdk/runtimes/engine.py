@@ -8,9 +8,11 @@ from typing import Literal
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import Subset
+from device_sdk.bundle.streaming import chosen
 from device_sdk.errors import BundleError
-from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
+from device_sdk.runtimes.onnxruntime import Precision
 from device_sdk.runtimes.protocol import Training, Transducer
+from device_sdk.runtimes.streaming import open_transducer
 from device_sdk.runtimes.training import TrainingSession
 
 Runtime = Literal["onnxruntime", "executorch"]
@@ -31,19 +33,20 @@ class Engine:
     def transducer(self, bundle: Bundle, precision: Precision | None = None) -> Transducer:
         """precision: instead of the engine's own. Raises :class:`BundleError`, :class:`MissingExtraError`."""
         if self.runtime == "onnxruntime":
-            return OnnxTransducer(bundle, self.threads, precision or self.precision)
+            return open_transducer(bundle, self.threads, precision or self.precision)
         from device_sdk.runtimes.executorch import ExecutorchTransducer
 
         return ExecutorchTransducer(self._folder(bundle), bundle, self.threads)
 
-    def training(self, bundle: Bundle, subset: Subset = "whole") -> Training:
+    def training(self, bundle: Bundle, subset: Subset | None = None) -> Training:
         """Gradients for a subset's parameters. Raises :class:`BundleError`, :class:`MissingExtraError` and,
-        for a subset that the runtime has no programs for, :class:`ConfigurationError`."""
+        for a subset that bundle or runtime has no gradients for, :class:`ConfigurationError`."""
+        subset = chosen(bundle.architecture, subset)
         if self.runtime == "onnxruntime":
             return TrainingSession(bundle, self.threads, subset=subset)
         from device_sdk.runtimes.executorch import ExecutorchTrainingSession
 
-        return ExecutorchTrainingSession(self._folder(bundle), bundle.architecture, self.threads, subset)
+        return ExecutorchTrainingSession(self._folder(bundle), bundle.lstm, self.threads, subset)
 
     def _folder(self, bundle: Bundle) -> Path:
         folder = Path(bundle.path) / "executorch" if self.programs is None else self.programs

@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, QUANTIZED_FILE, layout, quantize
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
 from device_sdk.checks import check_choice
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.native_kernels import NativeKernels
-from device_sdk.runtimes.protocol import RecurrentState, check_features, zero_state
+from device_sdk.runtimes.protocol import States, Windows, check_features, zero_state
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -50,7 +50,7 @@ def open_session(
     graph: bytes,
     source: str,
     packed: bytes | None = None,
-    architecture: Architecture | None = None,
+    architecture: AnyArchitecture | None = None,
     threads: int = 1,
     quantized: bytes | None = None,
     arena: bool = False,
@@ -129,31 +129,31 @@ class OnnxTransducer:
                 f"{sorted(bundle.manifest.files)}; run: idiolect export refresh, or use precision float32"
             )
         self.precision = precision
-        self.architecture: Architecture = bundle.architecture
-        self._packed = bundle.packed
+        self.architecture: Architecture = bundle.lstm
+        self.windows = Windows(self.architecture.subsampling_factor, self.architecture.subsampling_factor)
         self._quantized = None
         made = None
         if precision == "int8":
             levels = LEVELS if exact_products(bundle) else COARSE_LEVELS
             self._quantized = quantize(bundle.architecture, bundle.weights, levels)
             made = layout(bundle.architecture), self._quantized
-        self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads, 3)
-        self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
-        self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
+        self._encoder = Graph.open(bundle, f"encoder{suffix}.onnx", 3, threads, self._quantized)
+        self._predictor = Graph.open(bundle, f"predictor{suffix}.onnx", 3, threads, self._quantized)
+        self._joiner = Graph.open(bundle, f"joiner{suffix}.onnx", 1, threads, self._quantized)
         self._kernels = NativeKernels.begin(bundle.architecture, bundle.weights, made)
-        self._begun: dict[int, tuple[Float, RecurrentState]] = {}
+        self._begun: dict[int, tuple[Float, States]] = {}
 
-    def encode(self, features: Float, state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
+    def encode(self, features: Float, state: States | None = None) -> tuple[Float, States]:
         sizes = self.architecture
         if state is None:
             state = zero_state(sizes.encoder_layers, 1, sizes.encoder_size)
-        check_features(sizes, features)
+        check_features(self.architecture.mel_bins, self.windows, features)
         if len(features) == 0:
             return np.zeros((0, sizes.joiner_size), np.float32), state
-        encoded, h, c = self._encoder.run({"features": features[None], "h": state.h, "c": state.c})
-        return encoded[0], RecurrentState(h, c)
+        encoded, h, c = self._encoder.run({"features": features[None], "h": state[0], "c": state[1]})
+        return encoded[0], (h, c)
 
-    def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
+    def predict(self, tokens: NDArray[np.int64], state: States | None = None) -> tuple[Float, States]:
         if state is None:
             if len(tokens) == 1:
                 return self._predict_first(int(tokens[0]))
@@ -163,10 +163,10 @@ class OnnxTransducer:
                 return self._kernels.predict(tokens, state)
             except (IndexError, ValueError) as error:
                 raise _failed("predictor", error) from error
-        predicted, h, c = self._predictor.run({"tokens": tokens, "h": state.h, "c": state.c})
-        return predicted, RecurrentState(h, c)
+        predicted, h, c = self._predictor.run({"tokens": tokens, "h": state[0], "c": state[1]})
+        return predicted, (h, c)
 
-    def _predict_first(self, token: int) -> tuple[Float, RecurrentState]:
+    def _predict_first(self, token: int) -> tuple[Float, States]:
         """What every utterance begins with, run once. The arrays are shared: nobody may write to them."""
         known = self._begun.get(token)
         if known is None:
@@ -186,27 +186,32 @@ class OnnxTransducer:
         log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]
         return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])
 
-    def _open(self, path: Path, threads: int, outputs: int) -> _Graph:
-        session = open_session(path.read_bytes(), str(path), self._packed, self.architecture, threads, self._quantized)
-        found = len(session.get_outputs())
-        if found != outputs:
-            raise BundleError(f"{path}: has {found} outputs, expected {outputs}; take the bundle from its source again")
-        return _Graph(session, path.name.partition(".")[0])
 
-
-class _Graph:
+class Graph:
     """Owns a session that is run many times a second.
 
     What onnxruntime's Python checks at every run takes a third of the joiner's time, so the native session is run
     itself, where this version has one. It checks inputs, too.
     """
 
-    __slots__ = ("_name", "_outputs", "_run", "_session")
+    __slots__ = ("_held", "_name", "_outputs", "_run", "_session")
 
-    def __init__(self, session: InferenceSession, name: str) -> None:
-        self._name, self._session = name, session
+    def __init__(self, session: InferenceSession, name: str, held: tuple[bytes | None, ...]) -> None:
+        """held: the weights that the session reads from memory."""
+        self._name, self._session, self._held = name, session, held
         self._outputs = [output.name for output in session.get_outputs()]
         self._run = getattr(session, "_sess", session).run
+
+    @classmethod
+    def open(cls, bundle: Bundle, name: str, outputs: int, threads: int = 1, quantized: bytes | None = None) -> Graph:
+        """A graph of a bundle, over its weights. Raises :class:`BundleError` where it is damaged or has not that many
+        outputs."""
+        path = bundle.file(name)
+        session = open_session(path.read_bytes(), str(path), bundle.packed, bundle.architecture, threads, quantized)
+        found = len(session.get_outputs())
+        if found != outputs:
+            raise BundleError(f"{path}: has {found} outputs, expected {outputs}; take the bundle from its source again")
+        return cls(session, path.name.partition(".")[0], (bundle.packed, quantized))
 
     def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> list[Any]:
         """As :func:`run`."""

@@ -5,43 +5,61 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.errors import BundleError, IdiolectError, LearningError
+from device_sdk.features.logmel import SILENCE
 
-_STACKS = 33  # encoder frames of 30 ms: a second
+_FRAMES = 99  # of 10 ms: a second
 
 Float = NDArray[np.float32]
+States = tuple[NDArray[Any], ...]
+"""What a network keeps from call to call: h and c, [layers, B, size] float32, of LSTM layers. The second axis of each
+array of a prediction network is that of hypotheses."""
 
 
-class RecurrentState(NamedTuple):
-    """h, c: [layers, B, size] float32 of a stack of LSTM layers."""
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What an encoder hears at once, in feature frames. size: of a window; shift: by which the next one begins later.
+    tail: silence that it hears at the end of an utterance, before it has told all; left-over frames are dropped where
+    it is 0, as in training."""
 
-    h: Float
-    c: Float
+    size: int
+    shift: int
+    tail: int = 0
+
+    def silence(self, waiting: int) -> int:
+        """Frames to add at the end of an utterance of which ``waiting`` frames are still to be heard."""
+        if not self.tail:
+            return 0
+        return -(-(waiting + self.tail) // self.shift) * self.shift + self.size - self.shift - waiting
 
 
 class Transducer(Protocol):
     """The three networks of a streaming RNN-T.
 
-    F: feature frames (10 ms); M: mel bins; T: encoder frames (30 ms); B: beam; J: joiner size; V: pieces.
+    F: feature frames (10 ms); M: mel bins; T: encoder frames; B: beam; J: joiner size; V: pieces.
     """
 
     @property
-    def architecture(self) -> Architecture: ...
+    def architecture(self) -> AnyArchitecture: ...
+    @property
+    def windows(self) -> Windows: ...
 
-    def encode(self, features: Float, state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
-        """Next chunk of the encoder. features: [F, M] float32 raw log-mel, F a multiple of the subsampling factor.
+    def encode(self, features: Float, state: States | None = None) -> tuple[Float, States]:
+        """The encoder's next windows. features: [F, M] float32 raw log-mel, F = size + n * shift of its windows; what
+        these share is given again with the next ones.
 
-        Returns (encoded [T, J] float32, state for the next chunk); ``None`` starts an utterance.
+        Returns (encoded [T, J] float32 with T = (n + 1) * shift / subsampling factor, state for what follows);
+        ``None`` starts an utterance.
         """
         ...
 
-    def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
+    def predict(self, tokens: NDArray[np.int64], state: States | None = None) -> tuple[Float, States]:
         """One step of the prediction network. tokens: [B] int64 (blank first). Returns (predicted [B, J], state)."""
         ...
 
@@ -73,7 +91,7 @@ class Training(ABC):
     Not for use by several threads at once.
     """
 
-    architecture: Architecture
+    architecture: AnyArchitecture
     trainable: tuple[str, ...]
 
     def too_large(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> str | None:
@@ -107,17 +125,26 @@ class Training(ABC):
         """:meth:`run` of checked feeds."""
 
 
-def zero_state(layers: int, rows: int, size: int) -> RecurrentState:
+def zero_state(layers: int, rows: int, size: int) -> States:
     """Of a stack of LSTM layers, before anything was heard."""
     zeros = np.zeros((layers, rows, size), np.float32)
-    return RecurrentState(zeros, zeros)
+    return (zeros, zeros)
 
 
-def check_features(sizes: Architecture, features: Float) -> None:
+def check_features(mel_bins: int, windows: Windows, features: Float) -> None:
     """Raises ValueError for what no :meth:`Transducer.encode` takes."""
-    if features.ndim != 2 or features.shape[1] != sizes.mel_bins or len(features) % sizes.subsampling_factor:
-        expected = f"[F, {sizes.mel_bins}] with F a multiple of {sizes.subsampling_factor}"
+    if features.ndim != 2 or features.shape[1] != mel_bins or (len(features) - windows.size) % windows.shift:
+        expected = f"[F, {mel_bins}] with F = {windows.size} + n * {windows.shift}"
         raise ValueError(f"features: found shape {features.shape}, expected {expected}")
+
+
+def encode_whole(transducer: Transducer, features: Float) -> Float:
+    """The encoder's output [T, J] for a whole utterance [F, M], with what silence ends it; left-over frames go."""
+    windows = transducer.windows
+    silence = np.full((windows.silence(len(features)), features.shape[1]), SILENCE, np.float32)
+    heard = np.concatenate([features, silence])
+    whole = windows.size + (len(heard) - windows.size) // windows.shift * windows.shift
+    return transducer.encode(np.ascontiguousarray(heard[:whole]))[0]
 
 
 def try_transducer(transducer: Transducer, source: str) -> int:
@@ -125,8 +152,10 @@ def try_transducer(transducer: Transducer, source: str) -> int:
 
     Raises BundleError for graphs that fail, give other shapes, or give what are no log-probabilities.
     """
-    sizes = transducer.architecture
-    features = np.full((_STACKS * sizes.subsampling_factor, sizes.mel_bins), -10.0, np.float32)
+    sizes, windows = transducer.architecture, transducer.windows
+    count = max(1, _FRAMES // windows.shift)
+    frames = count * windows.shift // sizes.subsampling_factor
+    features = np.full((windows.size + (count - 1) * windows.shift, sizes.mel_bins), -10.0, np.float32)
     try:
         _, state = transducer.encode(features)
         encoded, _ = transducer.encode(features, state)
@@ -137,7 +166,7 @@ def try_transducer(transducer: Transducer, source: str) -> int:
         raise
     except Exception as error:  # a runtime raises many types that share no public base
         raise BundleError(f"{source}: a recognition graph fails when it is run ({error}); export it again") from error
-    expected = (_STACKS, sizes.joiner_size), (2, sizes.joiner_size), (2, sizes.pieces)
+    expected = (frames, sizes.joiner_size), (2, sizes.joiner_size), (2, sizes.pieces)
     if (encoded.shape, predicted.shape, log_probs.shape) != expected:
         raise BundleError(
             f"{source}: recognition graphs give shapes {encoded.shape}, {predicted.shape}, {log_probs.shape}, "
@@ -149,7 +178,7 @@ def try_transducer(transducer: Transducer, source: str) -> int:
 
 
 def utterance_feeds(
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     features: Float,
     hypotheses: Sequence[Sequence[int]],
     weights: ArrayLike,
@@ -184,7 +213,7 @@ def check_parameter(parameters: Mapping[str, Float], name: str, shape: tuple[int
     return value
 
 
-def _features(architecture: Architecture, features: Float) -> Float:
+def _features(architecture: AnyArchitecture, features: Float) -> Float:
     bins, least = architecture.mel_bins, architecture.subsampling_factor
     if features.ndim != 2 or features.shape[1] != bins or len(features) < least:
         raise LearningError(f"features: found shape {list(features.shape)}, expected [F, {bins}] with F >= {least}")
@@ -194,7 +223,7 @@ def _features(architecture: Architecture, features: Float) -> Float:
 
 
 def _padded(
-    architecture: Architecture, hypotheses: Sequence[Sequence[int]]
+    architecture: AnyArchitecture, hypotheses: Sequence[Sequence[int]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     lengths = np.array([len(tokens) for tokens in hypotheses], np.int64)
     padded = np.zeros((len(hypotheses), int(lengths.max())), np.int64)

@@ -20,9 +20,11 @@ from device_sdk.bundle.architecture import (
 )
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, quantize
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
-from device_sdk.runtimes.protocol import Gradients, Training, check_parameter
+from device_sdk.runtimes.protocol import Gradients, Training, check_parameter, encode_whole
+from device_sdk.runtimes.streaming import open_transducer
 
 Float = NDArray[np.float32]
 
@@ -85,6 +87,20 @@ class FrozenLayers:
         return self._architecture.parameter_shapes()
 
 
+class StreamingEncoder:
+    """Owns the encoder that a bundle brings, which steps on its output leave alone."""
+
+    outputs = ("encoder_hidden",)
+
+    def __init__(self, bundle: Bundle, threads: int) -> None:
+        self._transducer, self._bias = open_transducer(bundle, threads), bundle.weights["joiner.encoder.bias"]
+
+    def run(self, parameters: Mapping[str, Float], feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, Float]:
+        """encoder_hidden [T, J], without the joiner's bias, of features [F, M] and the silence that ends them."""
+        encoded = encode_whole(self._transducer, np.asarray(feeds["features"], np.float32))
+        return {"encoder_hidden": encoded - self._bias}
+
+
 GRADIENT = "gradient."
 BENEATH = ("encoder_hidden", "predictor_hidden")
 """Inputs that the layers beneath a graph give."""
@@ -100,8 +116,8 @@ class TrainingSession(Training):
         *,
         subset: Subset = "whole",
         graph: bytes = b"",
-        architecture: Architecture | None = None,
-        beneath: FrozenLayers | None = None,
+        architecture: AnyArchitecture | None = None,
+        beneath: FrozenLayers | StreamingEncoder | None = None,
     ) -> None:
         """bundle: whose graph for ``subset`` to run; or any graph with its architecture, and what gives the graph's
         ``encoder_hidden`` and ``predictor_hidden`` where it takes them.
@@ -119,13 +135,15 @@ class TrainingSession(Training):
             graph, source = bundle.file(file).read_bytes(), str(bundle.file(file))
             names = trainable(architecture, subset)
             expected = [each for name in names for each in (factor_names(name) if subset == "adapters" else (name,))]
-            if frozen(architecture, subset) and bundle.has(frozen_file(subset)):
+            if isinstance(architecture, StreamingArchitecture):
+                beneath = StreamingEncoder(bundle, threads)
+            elif frozen(architecture, subset) and bundle.has(frozen_file(subset)):
                 beneath = _frozen_layers(bundle, subset, threads)
         elif architecture is not None:
             source = "training graph"
         else:
             raise ValueError("TrainingSession needs a bundle, or a graph with its architecture")
-        self.architecture: Architecture = architecture
+        self.architecture: AnyArchitecture = architecture
         self._source, self._beneath = source, beneath
         self._session = open_session(graph, source, architecture=architecture, threads=threads, arena=True)
         self._inputs = [each.name for each in self._session.get_inputs()]
@@ -173,4 +191,4 @@ class TrainingSession(Training):
 def _frozen_layers(bundle: Bundle, subset: Subset, threads: int) -> FrozenLayers:
     path, levels = bundle.file(frozen_file(subset)), LEVELS if exact_products(bundle) else COARSE_LEVELS
     layers = frozen(bundle.architecture, subset)
-    return FrozenLayers(path.read_bytes(), str(path), bundle.architecture, layers, levels, threads)
+    return FrozenLayers(path.read_bytes(), str(path), bundle.lstm, layers, levels, threads)

@@ -198,7 +198,7 @@ class Experiment:
     def _run(self, method: Method | None, seed: int) -> Row:
         begun = time.monotonic()
         learned = Learned(self.base, (), ()) if method is None else self._learn(method, seed)
-        network = RNNT(self.bundle.architecture).eval().from_parameters(learned.weights)
+        network = RNNT(self.bundle.lstm).eval().from_parameters(learned.weights)
         new, old = (
             tuple(transcribe(network, self.bundle.tokenizer, self.tested(domain)))
             for domain in (self.requests, self.general)

@@ -84,7 +84,7 @@ def learn(
     rehearsal. watch: called after every ``evaluate_every`` rounds with the round and the student; what it returns makes
     the curve.
     """
-    architecture, tokenizer, mean = bundle.architecture, bundle.tokenizer, base["features.mean"]
+    architecture, tokenizer, mean = bundle.lstm, bundle.tokenizer, base["features.mean"]
     each, extra = settings.devices * settings.batch, method.rehearsal * settings.batch
     generator = np.random.default_rng([seed, 0x70])
     student, teacher = (RNNT(architecture).eval().from_parameters(base) for _ in range(2))

@@ -150,7 +150,7 @@ class _Timed:
     """A transducer that adds up the CPU seconds of each of its networks."""
 
     def __init__(self, transducer: Transducer) -> None:
-        self.architecture = transducer.architecture
+        self.architecture, self.windows = transducer.architecture, transducer.windows
         self.seconds = {"encoder": 0.0, "predictor": 0.0, "joiner": 0.0}
         self.encode = self._timed("encoder", transducer.encode)
         self.predict = self._timed("predictor", transducer.predict)

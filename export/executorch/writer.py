@@ -57,7 +57,7 @@ def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Buc
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / MANIFEST
     manifest.unlink(missing_ok=True)  # without it nothing loads the programs while some of them are old
-    sizes = bundle.architecture
+    sizes = bundle.lstm
     files, constants = {}, {}
     values = program_constants(sizes, bundle.weights)
     for name, (program, places) in _recognizing(sizes).items():

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from device_sdk.bundle import quantized
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantized import QUANTIZED_FILE
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 
@@ -48,7 +49,7 @@ class GraphBuilder:
 
     def __init__(
         self,
-        architecture: Architecture | None,
+        architecture: AnyArchitecture | None,
         matrices: Collection[str] | None = None,
         weights: Mapping[str, NDArray[np.floating]] | None = None,
         _names: _Names | None = None,
@@ -63,6 +64,13 @@ class GraphBuilder:
 
     @property
     def architecture(self) -> Architecture:
+        """Of an LSTM RNN-T, which most graphs here are of."""
+        assert isinstance(self._architecture, Architecture)
+        return self._architecture
+
+    @property
+    def sizes(self) -> AnyArchitecture:
+        """Of any transducer."""
         assert self._architecture is not None
         return self._architecture
 
@@ -80,7 +88,7 @@ class GraphBuilder:
             return name
         self._names.packed.add(name)
         if self._weights is None:
-            offset, shape = layout(self.architecture)[name]
+            offset, shape = layout(self.sizes)[name]
             self._external(name, PACKED_FILE, FLOAT, shape, offset, 4 * prod(shape))
         else:
             value = np.ascontiguousarray(self._weights[name], np.float32)
@@ -95,7 +103,7 @@ class GraphBuilder:
         values, scale = f"{name}.int8", f"{name}.scale"
         if values not in self._names.packed:
             self._names.packed.add(values)
-            slot, front = quantized.layout(self.architecture, self._matrices)[name], [1] * lead
+            slot, front = quantized.layout(self.sizes, self._matrices)[name], [1] * lead
             kind = TensorProto.UINT8 if slot.scales == 1 else TensorProto.INT8
             self._external(values, QUANTIZED_FILE, kind, [*front, *slot.shape], slot.values, prod(slot.shape))
             scales = [] if slot.scales == 1 else [slot.scales]
@@ -242,7 +250,7 @@ class GraphBuilder:
         domains = sorted({node.domain for node in graph.node if node.domain})
         imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, producer_name="idiolect")
-        said = {ARCHITECTURE_KEY: architecture_digest(self.architecture)} if metadata is None else metadata
+        said = {ARCHITECTURE_KEY: architecture_digest(self.sizes)} if metadata is None else metadata
         helper.set_model_props(model, {key: str(value) for key, value in said.items()})
         if self._weights is not None:
             onnx.checker.check_model(model, full_check=True)

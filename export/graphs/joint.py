@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from device_sdk.bundle.architecture import factor_names
+from device_sdk.bundle.streaming import StreamingArchitecture
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
 
 CELLS_AT_ONCE = 512
@@ -55,7 +56,7 @@ class Joint:
 
         Alignments keep near a path, so most cells of a trained model carry next to nothing, and are left out.
         """
-        g, sizes = self.g, self.g.architecture
+        g, sizes = self.g, self.g.sizes
         count, rows = g.size(self.prefixes, 0), g.size(self.labels, 0)
         belongs = g.cast(g.op("Equal", g.unsqueeze(self.prefix_of, 1), g.unsqueeze(_range(g, count), 0)), FLOAT)
         of_prefix = g.transpose(belongs)
@@ -76,7 +77,7 @@ class Joint:
             frames, blanks, labels, chosen = now
             frame, prefix = (q.squeeze(each, 0) for each in q.ops("Split", 2, q.op("NonZero", chosen), num_outputs=2))
             mixed = q.add(q.op("Gather", frames, frame, axis=0), q.op("Gather", self.prefixes, prefix, axis=0))
-            hidden = q.op("Tanh", mixed)
+            hidden = q.op(self._activation, mixed)
             own = q.op("Gather", of_prefix, prefix, axis=0)
             blanks, labels = (q.multiply(q.op("Gather", each, frame, axis=0), own) for each in (blanks, labels))
             edges = q.concat(q.sum(blanks, 1, keep=True), labels, axis=1)
@@ -84,8 +85,7 @@ class Joint:
             d_logits = q.multiply(q.op("Softmax", self._logits(q, hidden), axis=-1), q.sum(edges, 1, keep=True))
             places = q.expand(q.unsqueeze(self._edges, 0), q.size(frame, 0), q.size(self._edges, 0))
             d_logits = q.op("ScatterElements", d_logits, places, q.op("Neg", edges), axis=1, reduction="add")
-            slope = q.subtract(q.single(1.0), q.multiply(hidden, hidden))
-            d_mixed = q.multiply(q.matmul(d_logits, self.weight), slope)
+            d_mixed = q.multiply(q.matmul(d_logits, self.weight), self._slope(q, hidden))
             before = dict(zip(sums, states, strict=True))
             after = {}
             if "prefixes" in sums:
@@ -126,18 +126,29 @@ class Joint:
     def _places(self) -> Value:
         """[K, 2 R]: where the blanks, then the labels, of a frame's rows stand among its P * V log-probabilities."""
         g = self.g
-        start = g.multiply(self.prefix_of, g.integer(g.architecture.pieces))
+        start = g.multiply(self.prefix_of, g.integer(g.sizes.pieces))
         places = g.concat(start, g.add(start, self.labels), axis=0)
         return g.expand(g.unsqueeze(places, 0), self._frames_at_once, g.size(places, 0))
 
     @property
     def _width(self) -> Value:
-        return self.g.integers(self.g.architecture.joiner_size)
+        return self.g.integers(self.g.sizes.joiner_size)
+
+    @property
+    def _activation(self) -> str:
+        sizes = self.g.sizes
+        return sizes.activation.capitalize() if isinstance(sizes, StreamingArchitecture) else "Tanh"
+
+    def _slope(self, q: GraphBuilder, hidden: Value) -> Value:
+        """The activation's derivative, from what it gave."""
+        if self._activation == "Relu":
+            return q.cast(q.op("Greater", hidden, q.single(0.0)), FLOAT)
+        return q.subtract(q.single(1.0), q.multiply(hidden, hidden))
 
     def _hidden(self, q: GraphBuilder, frames: Value) -> Value:
         """[K, J] frames -> [K * P, J]."""
-        mixed = q.op("Tanh", q.add(q.unsqueeze(frames, 1), self.prefixes))
-        return q.reshape(mixed, -1, self.g.architecture.joiner_size)
+        mixed = q.op(self._activation, q.add(q.unsqueeze(frames, 1), self.prefixes))
+        return q.reshape(mixed, -1, self.g.sizes.joiner_size)
 
     def _logits(self, q: GraphBuilder, hidden: Value) -> Value:
         return q.op("Gemm", hidden, self.weight, self.bias, transB=1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from device_sdk.bundle.architecture import Architecture, Frozen
-from export.graphs.builder import INT64, GraphBuilder, Value
+from device_sdk.bundle.streaming import AnyArchitecture, StatelessPredictor, StreamingArchitecture
+from export.graphs.builder import FLOAT, INT64, GraphBuilder, Value
 from export.graphs.lstm import embedded_product, lstm_cell, product, quantized_lstm, stack, unit
 
 TABLE_PIECES = 1_024
@@ -39,9 +40,16 @@ def encoder(architecture: Architecture, *, int8: bool = False) -> bytes:
     return g.finish("encoder.int8" if int8 else "encoder")
 
 
-def predictor(architecture: Architecture, *, int8: bool = False) -> bytes:
-    """tokens [B] int64, h [L, B, P], c [L, B, P] -> predicted [B, J], h_next, c_next."""
+def predictor(architecture: AnyArchitecture, *, int8: bool = False) -> bytes:
+    """tokens [B] int64, h [L, B, P], c [L, B, P] -> predicted [B, J], h_next, c_next; a stateless one takes contexts
+    [B, context] int64, -1 where nothing came before, and gives predicted alone."""
     g = GraphBuilder(architecture)
+    if isinstance(architecture, StreamingArchitecture) and isinstance(architecture.predictor, StatelessPredictor):
+        predicted = _stateless(
+            g, architecture.predictor, g.input("contexts", ["B", architecture.predictor.context], INT64)
+        )
+        g.output("predicted", predicted, ["B", architecture.joiner_size])
+        return g.finish("predictor")
     layers, size, joint = architecture.predictor_layers, architecture.predictor_size, architecture.joiner_size
     tokens = g.input("tokens", ["B"], INT64)
     h, c = (g.input(name, [layers, "B", size]) for name in "hc")
@@ -76,15 +84,31 @@ def predictor(architecture: Architecture, *, int8: bool = False) -> bytes:
     return g.finish("predictor.int8" if int8 else "predictor")
 
 
-def joiner(architecture: Architecture, *, int8: bool = False) -> bytes:
+def joiner(architecture: AnyArchitecture, *, int8: bool = False) -> bytes:
     """encoded and predicted, [B, K, J] with 1 where they are to be repeated -> log_probs [B * K, V] (nats)."""
     g = GraphBuilder(architecture)
     encoded = g.input("encoded", ["E", "F", architecture.joiner_size])
     predicted = g.input("predicted", ["P", "Q", architecture.joiner_size])
-    mixed = g.op("Tanh", g.reshape(g.add(encoded, predicted), -1, architecture.joiner_size))
+    activation = architecture.activation if isinstance(architecture, StreamingArchitecture) else "tanh"
+    mixed = g.op(activation.capitalize(), g.reshape(g.add(encoded, predicted), -1, architecture.joiner_size))
     logits = _product(g, mixed, "joiner.output.weight", g.weight("joiner.output.bias"), int8)
     g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["R", architecture.pieces])
     return g.finish("joiner.int8" if int8 else "joiner")
+
+
+def _stateless(g: GraphBuilder, sizes: StatelessPredictor, contexts: Value) -> Value:
+    """[B, context] to the joiner's term [B, J]."""
+    known = g.op("Max", contexts, g.integer(0))
+    embedded = g.op("Gather", g.weight("predictor.embedding"), known, axis=0)
+    spoken = g.cast(g.op("GreaterOrEqual", contexts, g.integer(0)), FLOAT)
+    embedded = g.multiply(embedded, g.unsqueeze(spoken, 2))
+    if sizes.context > 1:
+        groups, weight = sizes.size // sizes.group, g.weight("predictor.convolution")
+        embedded = g.op("Conv", g.transpose(embedded, 0, 2, 1), weight, group=groups)
+        said = g.squeeze(embedded, 2)
+    else:
+        said = g.squeeze(embedded, 1)
+    return g.op("Gemm", g.op("Relu", said), g.weight("joiner.predictor.weight"), transB=1)
 
 
 def _product(g: GraphBuilder, x: Value, name: str, add: Value, int8: bool) -> Value:

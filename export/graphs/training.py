@@ -9,19 +9,22 @@ Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import reduce
 
-from device_sdk.bundle.architecture import Architecture, Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.bundle.architecture import Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.bundle.streaming import AnyArchitecture, StatelessPredictor, StreamingArchitecture
 from device_sdk.errors import ConfigurationError
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
 from export.graphs.joint import Joint, distinct_prefixes, lattice, matrix_gradients
 from export.graphs.lstm import Trace, lstm, lstm_gradients, traced_lstm
 from export.graphs.streaming import stacked_frames, started
 
+EMBEDDING = "predictor.embedding"
 OUTPUT, OUTPUT_BIAS = "joiner.output.weight", "joiner.output.bias"
 
 
-def subset_training(architecture: Architecture, subset: Subset) -> bytes:
+def subset_training(architecture: AnyArchitecture, subset: Subset) -> bytes:
     """The training graph of a subset of the parameters: nothing that its gradients do not need is in it."""
     return training(
         architecture, trainable(architecture, subset), frozen(architecture, subset), factors=subset == "adapters"
@@ -29,7 +32,7 @@ def subset_training(architecture: Architecture, subset: Subset) -> bytes:
 
 
 def training(
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     trainable: Collection[str] | None = None,
     beneath: Frozen = Frozen(),
     *,
@@ -43,7 +46,8 @@ def training(
 
     trainable: parameters to return gradients for; ``None`` is all. What only others would need is left out. beneath:
     layers that are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features, and
-    ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). factors: the trainable ones are matrices
+    ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). A streaming encoder is outside, too: its
+    output [T, J], without the joiner's bias, is ``encoder_hidden``. factors: the trainable ones are matrices
     [out, in], and the gradients are by factors beside them, ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further
     inputs; the matrices that come in hold the factors' products already. Raises :class:`ConfigurationError` for an
     unknown, frozen or empty choice.
@@ -77,26 +81,13 @@ def training(
     by_predictor = any(name.startswith(("predictor.", "joiner.predictor.")) for name in wanted)
 
     # Forwards: networks, joint, lattice.
-    if beneath.encoder_layers:
-        below = g.input("encoder_hidden", ["T", 1, architecture.encoder_size])
-    else:
-        features = g.input("features", ["F", architecture.mel_bins])
-        below = stacked_frames(g, features, "features.mean", "features.scale")
-    encoder_hidden, encoder = _layers(g, below, "encoder", beneath.encoder_layers, traced=by_encoder)
-    encoder_rows = g.squeeze(encoder_hidden, 1)
-    frames = g.op("Gemm", encoder_rows, "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
-
+    frames, encoder_gradients = _frames(g, architecture, beneath, by_encoder, factors)
     count, previous = g.size(tokens, 0), started(g, tokens)
-    predictor: list[Trace] = []
-    if beneath.predictor:
-        predictor_hidden = g.input("predictor_hidden", ["S", "N", architecture.predictor_size])
-    else:
-        embedded = g.op("Gather", "predictor.embedding", previous, axis=0)
-        predictor_hidden, predictor = _layers(g, embedded, "predictor", traced=by_predictor)
-    predictor_rows = g.reshape(predictor_hidden, -1, architecture.predictor_size)
     representatives, prefix_of = distinct_prefixes(g, tokens, lengths)
-    hidden_prefixes = g.op("Gather", predictor_rows, representatives, axis=0)
-    prefixes = g.op("Gemm", hidden_prefixes, "joiner.predictor.weight", transB=1)
+    if architecture.predictor_layers:
+        prefixes, predictor_gradients = _prefixes(g, previous, representatives, beneath, by_predictor, factors)
+    else:
+        prefixes, predictor_gradients = _stateless_prefixes(g, architecture, previous, representatives, factors)
 
     labels = g.reshape(g.concat(g.transpose(tokens), g.expand(g.integer(0), 1, count), axis=0), -1)
     joint = Joint(g, frames, prefixes, prefix_of, labels, OUTPUT, OUTPUT_BIAS)
@@ -122,28 +113,9 @@ def training(
     gradients = joint.gradients(flatten(by_blank), flatten(by_label), wanted | sides, factors)
 
     if by_predictor:
-        d_prefixes = gradients["prefixes"]
-        gradients |= matrix_gradients(g, "joiner.predictor.weight", d_prefixes, hidden_prefixes, factors=factors)
-        # Equal prefixes are equal functions of the parameters, so the first of them may answer for all.
-        nothing = g.expand(g.single(0.0), g.size(predictor_rows, 0), architecture.predictor_size)
-        d_predictor = g.matmul(d_prefixes, "joiner.predictor.weight")
-        d_predictor = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_predictor)
-        d_predictor = g.reshape(d_predictor, -1, count, architecture.predictor_size)
-        found, d_embedded = _stack_gradients(g, predictor, d_predictor, "predictor", factors=factors)
-        gradients |= found
-        gradients["predictor.embedding"] = g.op(
-            "ScatterND",
-            g.expand(g.single(0.0), architecture.pieces, architecture.embedding_size),
-            g.reshape(previous, -1, 1),
-            g.reshape(d_embedded, -1, architecture.embedding_size),
-            reduction="add",
-        )
+        gradients |= predictor_gradients(gradients["prefixes"])
     if by_encoder:
-        d_frames = gradients["frames"]
-        gradients |= matrix_gradients(g, "joiner.encoder.weight", d_frames, encoder_rows, factors=factors)
-        gradients["joiner.encoder.bias"] = g.sum(d_frames, 0)
-        d_encoder = g.reshape(g.matmul(d_frames, "joiner.encoder.weight"), -1, 1, architecture.encoder_size)
-        gradients |= _stack_gradients(g, encoder, d_encoder, "encoder", beneath.encoder_layers, factors=factors)[0]
+        gradients |= encoder_gradients(gradients["frames"])
 
     for name in shapes:
         if name in wanted:
@@ -152,10 +124,124 @@ def training(
     return g.finish("training")
 
 
+Backward = Callable[[Value], dict[str, Value]]
+"""From a side's derivative to the gradients of its parameters."""
+
+
+def _frames(
+    g: GraphBuilder, architecture: AnyArchitecture, beneath: Frozen, traced: bool, factors: bool
+) -> tuple[Value, Backward]:
+    """The joiner's encoder term [T, J]."""
+    bias = "joiner.encoder.bias"
+    if isinstance(architecture, StreamingArchitecture):
+        given = g.input("encoder_hidden", ["T", architecture.joiner_size])
+        return g.add(given, bias), lambda d_frames: {bias: g.sum(d_frames, 0)}
+    if beneath.encoder_layers:
+        below = g.input("encoder_hidden", ["T", 1, architecture.encoder_size])
+    else:
+        features = g.input("features", ["F", architecture.mel_bins])
+        below = stacked_frames(g, features, "features.mean", "features.scale")
+    hidden, traces = _layers(g, below, "encoder", beneath.encoder_layers, traced=traced)
+    rows = g.squeeze(hidden, 1)
+
+    def backward(d_frames: Value) -> dict[str, Value]:
+        gradients = matrix_gradients(g, "joiner.encoder.weight", d_frames, rows, factors=factors)
+        gradients[bias] = g.sum(d_frames, 0)
+        d_hidden = g.reshape(g.matmul(d_frames, "joiner.encoder.weight"), -1, 1, architecture.encoder_size)
+        return gradients | _stack_gradients(g, traces, d_hidden, "encoder", beneath.encoder_layers, factors=factors)[0]
+
+    return g.op("Gemm", rows, "joiner.encoder.weight", bias, transB=1), backward
+
+
+def _prefixes(
+    g: GraphBuilder, previous: Value, representatives: Value, beneath: Frozen, traced: bool, factors: bool
+) -> tuple[Value, Backward]:
+    """The joiner's prediction term of the distinct prefixes, by LSTM layers. previous: [U + 1, N] int64."""
+    sizes, traces = g.sizes, list[Trace]()
+    if beneath.predictor:
+        hidden = g.input("predictor_hidden", ["S", "N", sizes.predictor_size])
+    else:
+        embedded = g.op("Gather", "predictor.embedding", previous, axis=0)
+        hidden, traces = _layers(g, embedded, "predictor", traced=traced)
+    rows = g.reshape(hidden, -1, sizes.predictor_size)
+    chosen = g.op("Gather", rows, representatives, axis=0)
+
+    def backward(d_prefixes: Value) -> dict[str, Value]:
+        gradients = matrix_gradients(g, "joiner.predictor.weight", d_prefixes, chosen, factors=factors)
+        # Equal prefixes are equal functions of the parameters, so the first of them may answer for all.
+        nothing = g.expand(g.single(0.0), g.size(rows, 0), sizes.predictor_size)
+        d_rows = g.matmul(d_prefixes, "joiner.predictor.weight")
+        d_rows = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_rows)
+        d_hidden = g.reshape(d_rows, -1, g.size(previous, 1), sizes.predictor_size)
+        found, d_embedded = _stack_gradients(g, traces, d_hidden, "predictor", factors=factors)
+        d_embedded = g.reshape(d_embedded, -1, sizes.embedding_size)
+        return gradients | found | {EMBEDDING: _embedding_gradient(g, [(g.reshape(previous, -1, 1), d_embedded)])}
+
+    return g.op("Gemm", chosen, "joiner.predictor.weight", transB=1), backward
+
+
+def _stateless_prefixes(
+    g: GraphBuilder, architecture: AnyArchitecture, previous: Value, representatives: Value, factors: bool
+) -> tuple[Value, Backward]:
+    """The same by a convolution over the last tokens' embeddings. R: prefixes; G: groups; C: channels of a group."""
+    assert isinstance(architecture, StreamingArchitecture) and isinstance(architecture.predictor, StatelessPredictor)
+    sizes, name = architecture.predictor, "predictor.convolution"
+    groups, group, count = sizes.size // sizes.group, sizes.group, g.size(previous, 1)
+
+    def grouped(rows: Value) -> Value:
+        return g.transpose(g.reshape(rows, -1, groups, group), 1, 0, 2)
+
+    def joined(rows: Value) -> Value:
+        return g.reshape(g.transpose(rows, 1, 0, 2), -1, sizes.size)
+
+    places: list[Value] = []
+    inputs: list[Value] = []
+    spoken: list[Value] = []
+    for back in reversed(range(sizes.context)):
+        steps = g.size(previous, 0)
+        padded = g.concat(*[g.expand(g.integer(-1), 1, count)] * back, previous, axis=0)
+        token = g.op("Gather", g.reshape(g.slice(padded, g.integers(0), steps, 0), -1), representatives, axis=0)
+        places.append(g.unsqueeze(g.op("Max", token, g.integer(0)), 1))
+        spoken.append(g.unsqueeze(g.cast(g.op("GreaterOrEqual", token, g.integer(0)), FLOAT), 1))
+        inputs.append(g.multiply(g.op("Gather", EMBEDDING, g.squeeze(places[-1], 1), axis=0), spoken[-1]))
+    kernels = [  # [G, C in, C out] of each place
+        g.transpose(g.reshape(g.slice(name, place, place + 1, 2), groups, group, group), 0, 2, 1)
+        for place in range(sizes.context if sizes.context > 1 else 0)
+    ]
+    mixed = inputs[0]
+    if kernels:
+        products = [g.matmul(grouped(x), kernel) for x, kernel in zip(inputs, kernels, strict=True)]
+        mixed = joined(reduce(g.add, products))
+    said = g.op("Relu", mixed)
+
+    def backward(d_prefixes: Value) -> dict[str, Value]:
+        gradients = matrix_gradients(g, "joiner.predictor.weight", d_prefixes, said, factors=factors)
+        active = g.cast(g.op("Greater", mixed, g.single(0.0)), FLOAT)
+        d_mixed = g.multiply(g.matmul(d_prefixes, "joiner.predictor.weight"), active)
+        d_inputs = [d_mixed]
+        if kernels:
+            dy = grouped(d_mixed)
+            d_inputs = [joined(g.matmul(dy, g.transpose(kernel, 0, 2, 1))) for kernel in kernels]
+            found = [g.matmul(g.transpose(dy, 0, 2, 1), grouped(x)) for x in inputs]  # [G, C out, C in]
+            gradients[name] = g.concat(*(g.reshape(each, sizes.size, group, 1) for each in found), axis=2)
+        rows = [(place, g.multiply(d, own)) for place, d, own in zip(places, d_inputs, spoken, strict=True)]
+        return gradients | {EMBEDDING: _embedding_gradient(g, rows)}
+
+    return g.op("Gemm", said, "joiner.predictor.weight", transB=1), backward
+
+
+def _embedding_gradient(g: GraphBuilder, rows: Sequence[tuple[Value, Value]]) -> Value:
+    """[V, E] from (tokens [R, 1], their derivatives [R, E])."""
+    total = g.expand(g.single(0.0), g.sizes.pieces, g.sizes.embedding_size)
+    for places, derivative in rows:
+        total = g.op("ScatterND", total, places, derivative, reduction="add")
+    return total
+
+
 def _layers(g: GraphBuilder, x: Value, name: str, first: int = 0, *, traced: bool) -> tuple[Value, list[Trace]]:
     """A stack's layers from ``first`` up, from a zero state: its output [steps, B, size], and, where they are to be
     walked back, each layer's trace."""
-    layers = {"encoder": g.architecture.encoder_layers, "predictor": g.architecture.predictor_layers}[name]
+    layers = g.architecture.encoder_layers if name == "encoder" else g.sizes.predictor_layers
     traces: list[Trace] = []
     for layer in range(first, layers):
         weights = [f"{name}.{layer}.{part}" for part in "WRB"]
@@ -183,4 +269,4 @@ def _stack_gradients(
 
 
 def _size(g: GraphBuilder, name: str) -> int:
-    return g.architecture.encoder_size if name == "encoder" else g.architecture.predictor_size
+    return g.architecture.encoder_size if name == "encoder" else g.sizes.predictor_size

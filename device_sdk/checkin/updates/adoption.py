@@ -27,7 +27,7 @@ from device_sdk.wire.messages import CheckedIn, Marginals
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
-    from device_sdk.bundle.architecture import Architecture
+    from device_sdk.bundle.streaming import AnyArchitecture
     from device_sdk.checkin.client import Client
     from device_sdk.model_state import ModelState
     from device_sdk.settings import DeviceSettings
@@ -154,7 +154,7 @@ def _fetch_marginals(client: Client, release: Release, model_state: ModelState) 
     return values
 
 
-def _largest(architecture: Architecture) -> int:
+def _largest(architecture: AnyArchitecture) -> int:
     """Bytes of a weights file, at most."""
     shapes = architecture.parameter_shapes() | architecture.constant_shapes()
     return _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())

@@ -92,6 +92,7 @@ class ExecutorchTrainingSession(Training):
     def _method(self, bucket: Bucket) -> Method:
         if bucket not in self._loaded:
             program = read_program(self._folder, bucket.file, self._files[bucket.file])
+            assert isinstance(self.architecture, Architecture)
             shapes = training_shapes(self.architecture, bucket)
             self._loaded[bucket] = self._runtime.load(program, str(self._folder / bucket.file), shapes)
         return self._loaded[bucket]

@@ -14,7 +14,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.executorch.bindings import Runtime
 from device_sdk.runtimes.executorch.manifest import PROGRAMS, REMEDY, read_manifest, read_program
-from device_sdk.runtimes.protocol import RecurrentState, check_features, try_transducer, zero_state
+from device_sdk.runtimes.protocol import States, Windows, check_features, try_transducer, zero_state
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -40,12 +40,13 @@ class ExecutorchTransducer:
         :class:`MissingExtraError` where ExecuTorch is not installed.
         """
         folder = Path(folder)
-        self.architecture: Architecture = bundle.architecture
-        manifest = read_manifest(folder, bundle.architecture)
+        self.architecture: Architecture = bundle.lstm
+        self.windows = Windows(self.architecture.subsampling_factor, self.architecture.subsampling_factor)
+        manifest = read_manifest(folder, bundle.lstm)
         self._batch = manifest.batch
         self._lock = Lock()
         runtime = Runtime(threads)
-        constants = program_constants(bundle.architecture, bundle.weights)
+        constants = program_constants(bundle.lstm, bundle.weights)
         loaded = []
         for name in PROGRAMS:
             program, source = read_program(folder, name, manifest.files[name]), str(folder / name)
@@ -54,22 +55,22 @@ class ExecutorchTransducer:
         self._encoder, self._predictor, self._joiner = loaded
         try_transducer(self, str(folder))
 
-    def encode(self, features: Float, state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
+    def encode(self, features: Float, state: States | None = None) -> tuple[Float, States]:
         sizes = self.architecture
         factor = sizes.subsampling_factor
         if state is None:
             state = zero_state(sizes.encoder_layers, 1, sizes.encoder_size)
-        check_features(sizes, features)
+        check_features(self.architecture.mel_bins, self.windows, features)
         encoded = np.empty((len(features) // factor, sizes.joiner_size), np.float32)
         with self._lock:
-            h, c = self._encoder.tensor(state.h), self._encoder.tensor(state.c)
+            h, c = self._encoder.tensor(state[0]), self._encoder.tensor(state[1])
             frames = self._encoder.tensor(features)
             for row in range(len(encoded)):
                 out, h, c = self._encoder(frames[row * factor : (row + 1) * factor], h, c)
                 encoded[row] = out.numpy()[0]
-        return encoded, RecurrentState(h.numpy(), c.numpy())
+        return encoded, (h.numpy(), c.numpy())
 
-    def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
+    def predict(self, tokens: NDArray[np.int64], state: States | None = None) -> tuple[Float, States]:
         sizes = self.architecture
         if state is None:
             state = zero_state(sizes.predictor_layers, len(tokens), sizes.predictor_size)
@@ -78,14 +79,14 @@ class ExecutorchTransducer:
         with self._lock:
             for at in range(0, len(tokens), self._batch):
                 rows = slice(at, at + self._batch)
-                given = (tokens[rows], state.h[:, rows], state.c[:, rows])
+                given = (tokens[rows], state[0][:, rows], state[1][:, rows])
                 parts.append([out.numpy() for out in run(*(run.tensor(each) for each in given))])
         if len(parts) == 1:
             predicted, h, c = parts[0]
         else:
             columns = zip(*parts, strict=True)
             predicted, h, c = (np.concatenate(each, axis) for each, axis in zip(columns, (0, 1, 1), strict=True))
-        return predicted, RecurrentState(h, c)
+        return predicted, (h, c)
 
     def join(self, encoded: Float, predicted: Float) -> Float:
         encoded, predicted = np.broadcast_arrays(encoded, predicted)

@@ -8,6 +8,7 @@ V: pieces; P: state; J: joiner size; B: hypotheses; K: frames.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantized import Matrix
+from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, Matrix
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.compilation import FOLDER, KERNELS, compiled_folder
-from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.protocol import States
 
-__all__ = ["NativeKernels", "native_module"]
+__all__ = ["NativeKernels", "laid_out", "levels", "native_module"]
 
 _BLOCK = 64  # columns that lie together
+_NO_STATE = 16  # columns of the state that a stateless prediction network does not have
 _MOST = 1_024  # columns of a state, of the joint and of the pieces
 
 Float = NDArray[np.float32]
@@ -39,13 +41,21 @@ def native_module() -> Any:
         return None
 
 
+def levels() -> int:
+    """The largest integer of a quantized weight whose products this processor is known to sum exactly."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
+        return LEVELS
+    native = native_module()
+    return LEVELS if native is not None and native.LEVEL > 1 else COARSE_LEVELS
+
+
 class NativeKernels:
     """Owns a transducer's matrices, laid out as the products read them. Safe to share between threads."""
 
     def __init__(
         self,
         native: Any,
-        architecture: Architecture,
+        architecture: AnyArchitecture,
         weights: Mapping[str, Float],
         made: tuple[Mapping[str, Matrix], bytes] | None = None,
     ) -> None:
@@ -54,33 +64,22 @@ class NativeKernels:
         Raises ValueError for sizes or a processor that ``native`` is not for; see :meth:`begin`.
         """
         self._sizes = architecture
-        table = weights["predictor.embedding"] @ weights["predictor.0.W"].T + weights["predictor.0.B"]
-        named = (
-            ("predictor.0.R", None),
-            ("joiner.predictor.weight", None),
-            ("joiner.output.weight", "joiner.output.bias"),
-        )
-        matrices = [
-            _matrix(weights[name], None if bias is None else weights[bias])
-            if made is None
-            else _byte_matrix(*made, name, None if bias is None else weights[bias])
-            for name, bias in named
-        ]
-        sizes = architecture.predictor_size, architecture.joiner_size, architecture.pieces
-        self._network = native.Network(*sizes, made is not None, np.ascontiguousarray(table, np.float32), *matrices)
+        self._network = native.Network(*laid_out(architecture, weights, made))
 
     @classmethod
     def begin(
         cls,
-        architecture: Architecture,
+        architecture: AnyArchitecture,
         weights: Mapping[str, Float],
         made: tuple[Mapping[str, Matrix], bytes] | None = None,
     ) -> NativeKernels | None:
         """The kernels of a transducer, None where its graphs have to do: one whose products are what takes the time,
         with several layers or sizes beyond a thousand, and wherever there is no native code for this processor."""
         a = architecture
-        sizes = a.predictor_size, a.joiner_size, a.pieces
-        if a.predictor_layers != 1 or any(size % 16 or not 16 <= size <= _MOST for size in sizes):
+        sizes = a.predictor_size if a.predictor_layers else _NO_STATE, a.joiner_size, a.pieces
+        if isinstance(a, StreamingArchitecture) and a.activation != "tanh":
+            return None
+        if a.predictor_layers > 1 or any(size % 16 or not 16 <= size <= _MOST for size in sizes):
             return None
         native = native_module()
         level: int = 0 if native is None else native.LEVEL
@@ -88,14 +87,14 @@ class NativeKernels:
             return None
         return cls(native, architecture, weights, made)
 
-    def predict(self, tokens: NDArray[np.int64], state: RecurrentState) -> tuple[Float, RecurrentState]:
+    def predict(self, tokens: NDArray[np.int64], state: States) -> tuple[Float, States]:
         """As :meth:`device_sdk.runtimes.protocol.Transducer.predict`. Raises IndexError for what is no token."""
         count, (h, c) = len(tokens), state
         predicted = np.empty((count, self._sizes.joiner_size), np.float32)
         next_h, next_c = np.empty_like(h, order="C"), np.empty_like(h, order="C")
         contiguous = np.ascontiguousarray
         self._network.predict(contiguous(tokens), contiguous(h), contiguous(c), predicted, next_h, next_c)
-        return predicted, RecurrentState(next_h, next_c)
+        return predicted, (next_h, next_c)
 
     def join(self, encoded: Float, predicted: Float) -> Float:
         """Every prefix with every frame. encoded: [K, J]; predicted: [B, J]. Returns log-probabilities [B, K, V]."""
@@ -104,6 +103,30 @@ class NativeKernels:
         contiguous = np.ascontiguousarray
         self._network.join(prefixes, frames, contiguous(encoded), contiguous(predicted), log_probs)
         return log_probs
+
+
+def laid_out(
+    architecture: AnyArchitecture,
+    weights: Mapping[str, Float],
+    made: tuple[Mapping[str, Matrix], bytes] | None = None,
+) -> tuple[Any, ...]:
+    """State, joint, pieces, whether products are of bytes, the gates of each token, and the three matrices."""
+    state = architecture.predictor_size if architecture.predictor_layers else _NO_STATE
+    if architecture.predictor_layers:
+        table = weights["predictor.embedding"] @ weights["predictor.0.W"].T + weights["predictor.0.B"]
+    else:  # a stateless prediction has nothing to compute here
+        table, depth = np.zeros((architecture.pieces, 4 * state), np.float32), (architecture.joiner_size, state)
+        nothing = {"predictor.0.R": np.zeros((4 * state, state)), "joiner.predictor.weight": np.zeros(depth)}
+        weights = {**weights, **{name: value.astype(np.float32) for name, value in nothing.items()}}
+    biases = {"predictor.0.R": None, "joiner.predictor.weight": None, "joiner.output.weight": "joiner.output.bias"}
+    matrices = [
+        _matrix(weights[name], None if bias is None else weights[bias])
+        if made is None
+        else _byte_matrix(*made, name, None if bias is None else weights[bias])
+        for name, bias in biases.items()
+    ]
+    table = np.ascontiguousarray(table, np.float32)
+    return state, architecture.joiner_size, architecture.pieces, made is not None, table, *matrices
 
 
 def _matrix(weight: Float, bias: Float | None) -> tuple[Any, ...]:

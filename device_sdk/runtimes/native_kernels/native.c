@@ -4,71 +4,56 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <math.h>
-#include <string.h>
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) /* clang knows no pragma for a function's target */
+enum { BUFFERS = 13 };
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
 #define SUPPORTED 1
 #include <immintrin.h>
-#endif
 
-enum { TILE = 4, BLOCK = 64, MOST = 1024, BUFFERS = 13 };
-
-/* values: float32, or bytes where there are scales; zeros: what a product of bytes has too much, scales: of its sums. */
-typedef struct {
-    const void *values;
-    const int *zeros;
-    const float *scales, *bias;
-    long depth, columns;
-} Matrix;
-
-/* table: [pieces, 4 state], what the gates of a token begin with. */
-typedef struct {
-    PyObject_HEAD
-    Py_buffer held[BUFFERS];
-    int buffers, bytes;
-    long state, joint, pieces;
-    const float *table;
-    Matrix recurrent, projection, output;
-} Network;
-
-#ifdef SUPPORTED
-#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are only ever given to functions that are part of their caller */
-typedef float v16f __attribute__((vector_size(64)));
-typedef float v16fu __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int v16i __attribute__((vector_size(64)));
-typedef int v16iu __attribute__((vector_size(64), aligned(4), may_alias));
-typedef unsigned char v16b __attribute__((vector_size(16), aligned(1), may_alias));
-
-#define ROUND 12582912.0f /* 1.5 * 2^23: adding it rounds a float to a whole number, which its lowest bits then hold */
-#define load(from) ((v16f) * (const v16fu *)(from))
-#define choose(which, yes, no) ((v16f)(((which) & (v16i)(yes)) | (~(which) & (v16i)(no))))
-#define store(to, value) (*(v16fu *)(to) = (value))
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")
 #define NAME(function) function##_avx512
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")))
 #define COLUMNS 4
 #define BYTES
 #include "kernels.h"
 #undef NAME
+#undef TARGET
 #undef COLUMNS
 #undef BYTES
-#pragma GCC pop_options
+#undef TOO_MUCH
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
 #define NAME(function) function##_avx2
+#define TARGET __attribute__((target("avx2,fma")))
 #define COLUMNS 1
 #include "kernels.h"
-#undef NAME
-#undef COLUMNS
-#pragma GCC pop_options
+#define BEST(function) (level() == 2 ? function##_avx512 : function##_avx2)
+#elif (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
+#define SUPPORTED 1
+#include <arm_neon.h>
+
+#define NAME(function) function##_neon
+#define TARGET
+#define COLUMNS 1
+#define BYTES
+#include "kernels.h"
+#define BEST(function) function##_neon
+#else
+#define TARGET
+#include "kernels.h" /* the types alone */
 #endif
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer held[BUFFERS];
+    int buffers, bytes;
+    Weights weights;
+} Network;
 
 /* 2 where bytes are multiplied, 1 where float32 alone is quick, 0 where neither is. */
 static int level(void) {
-#ifdef SUPPORTED
+#ifdef __aarch64__
+    return 2;
+#elif defined(SUPPORTED)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         return 2;
@@ -124,11 +109,12 @@ static PyObject *network_new(PyTypeObject *type, PyObject *arguments, PyObject *
     }
     Network *n = (Network *)type->tp_alloc(type, 0);
     if (n == NULL) return NULL;
-    n->state = state, n->joint = joint, n->pieces = pieces, n->bytes = bytes;
+    Weights *w = &n->weights;
+    w->state = state, w->joint = joint, w->pieces = pieces, n->bytes = bytes;
     long wide[3] = {4 * state, joint, pieces}, deep[3] = {state, state, joint}, size = pieces * 4 * state * 4;
-    Matrix *matrices[3] = {&n->recurrent, &n->projection, &n->output};
+    Matrix *matrices[3] = {&w->recurrent, &w->projection, &w->output};
     if (take(&table, 1, 1, &size, n->held)) goto failed;
-    n->table = n->held[n->buffers++].buf;
+    w->table = n->held[n->buffers++].buf;
     for (int at = 0; at < 3; at++) {
         Matrix *m = matrices[at];
         int count = bytes ? 4 : 2;
@@ -155,7 +141,7 @@ failed:
 /* predict(tokens, h, c, predicted, h_next, c_next): writes the last three */
 static PyObject *network_predict(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
 #ifdef SUPPORTED
-    Network *n = (Network *)self;
+    Weights *n = &((Network *)self)->weights;
     Py_buffer held[6];
     if (count != 6) return PyErr_Format(PyExc_TypeError, "predict: %zd arguments, expected 6", count);
     Py_ssize_t rows = PyObject_Size(arguments[0]);
@@ -171,8 +157,7 @@ static PyObject *network_predict(PyObject *self, PyObject *const *arguments, Py_
             return NULL;
         }
     Py_BEGIN_ALLOW_THREADS
-    (level() == 2 ? predict_avx512 : predict_avx2)(n, rows, tokens, held[1].buf, held[2].buf, held[3].buf, held[4].buf,
-                                                   held[5].buf);
+    BEST(predict)(n, rows, tokens, held[1].buf, held[2].buf, held[3].buf, held[4].buf, held[5].buf);
     Py_END_ALLOW_THREADS
     release(held, 6);
 #endif
@@ -182,7 +167,7 @@ static PyObject *network_predict(PyObject *self, PyObject *const *arguments, Py_
 /* join(prefixes, frames, encoded, predicted, log_probs): writes the last */
 static PyObject *network_join(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
 #ifdef SUPPORTED
-    Network *n = (Network *)self;
+    Weights *n = &((Network *)self)->weights;
     Py_buffer held[3];
     if (count != 5) return PyErr_Format(PyExc_TypeError, "join: %zd arguments, expected 5", count);
     long prefixes = PyLong_AsLong(arguments[0]), frames = PyLong_AsLong(arguments[1]);
@@ -192,7 +177,7 @@ static PyObject *network_join(PyObject *self, PyObject *const *arguments, Py_ssi
     long sizes[3] = {frames * n->joint * 4, prefixes * n->joint * 4, prefixes * frames * n->pieces * 4};
     if (take(arguments + 2, 3, 2, sizes, held)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    (level() == 2 ? join_avx512 : join_avx2)(n, prefixes, frames, held[0].buf, held[1].buf, held[2].buf);
+    BEST(join)(n, prefixes, frames, held[0].buf, held[1].buf, held[2].buf);
     Py_END_ALLOW_THREADS
     release(held, 3);
 #endif
@@ -233,7 +218,7 @@ static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
     if (best == NULL) PyErr_NoMemory();
 #ifdef SUPPORTED
     else {
-        (level() == 2 ? peaks_avx512 : peaks_avx2)(held.buf, prefixes * frames, pieces, best);
+        BEST(peaks)(held.buf, prefixes * frames, pieces, best);
         blanks = lists(held.buf, prefixes, frames, pieces), peaks = lists(best, prefixes, frames, 1);
     }
 #endif

@@ -92,7 +92,7 @@ class PseudoDevices:
             features, loss = lesson(Transcribed(utterance.load(), utterance.text or ""), self._bundle)
         except LearningError:
             return None
-        heard = mask(features, weights["features.mean"], MaskSettings(), generator)
+        heard = mask(features, self._bundle.feature_mean, MaskSettings(), generator)
         return self._session.run(weights, heard, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.second_moments import SecondMoments, moments
+from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import DataError
 from device_sdk.features import logmel
 from device_sdk.learning.settings import MaskSettings
@@ -28,7 +29,7 @@ def measure(bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0) -> t
     Utterances without a transcript in the bundle's pieces are left out.
     Raises :class:`DataError` where none is left.
     """
-    session, generator = TrainingSession(bundle), np.random.default_rng(seed)
+    session, generator = TrainingSession(bundle, subset=subsets_of(bundle.architecture)[0]), np.random.default_rng(seed)
     squares: dict[str, NDArray[np.float64]] = {
         name: np.zeros(shape) for name, shape in bundle.architecture.parameter_shapes().items()
     }
@@ -37,7 +38,7 @@ def measure(bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0) -> t
         tokens = tuple(bundle.tokenizer.encode(utterance.sure_text or ""))
         features = logmel(np.asarray(utterance.load(), np.float32), bundle.features)
         if tokens and _BLANK not in tokens and len(features) >= bundle.architecture.subsampling_factor:
-            heard = mask(features, bundle.weights["features.mean"], MaskSettings(), generator)
+            heard = mask(features, bundle.feature_mean, MaskSettings(), generator)
             gradients = session.run(dict(bundle.weights), heard, (tokens,), np.ones(1, np.float32)).gradients
             norm = global_norm(gradients)
             if norm > 0.0:

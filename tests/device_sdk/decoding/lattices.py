@@ -67,7 +67,8 @@ def frames(count: int) -> np.ndarray:
 
 
 def exhaustive(lattice: RandomLattice, count: int, symbols: int) -> dict[tuple[int, ...], tuple[float, list[int]]]:
-    """All prefixes: (log of the sum over alignments of at most ``symbols`` tokens a frame, best alignment's frames)."""
+    """All prefixes: (log of the sum over alignments of at most ``symbols`` tokens a frame, 0: one in the place of its
+    blank, best alignment's frames)."""
     alignments: dict[tuple[int, ...], list[tuple[float, list[int]]]] = defaultdict(list)
 
     def walk(frame: int, emitted: int, prefix: tuple[int, ...], score: float, times: list[int]) -> None:
@@ -76,9 +77,15 @@ def exhaustive(lattice: RandomLattice, count: int, symbols: int) -> dict[tuple[i
             return
         scores = lattice.log_probs(frame, prefix).astype(np.float64)
         walk(frame + 1, 0, prefix, score + scores[0], times)
-        if emitted < symbols:
+        if emitted < max(1, symbols):
             for token in range(1, lattice.pieces):
-                walk(frame, emitted + 1, (*prefix, token), score + scores[token], [*times, frame])
+                walk(
+                    frame + (not symbols),
+                    emitted + bool(symbols),
+                    (*prefix, token),
+                    score + scores[token],
+                    [*times, frame],
+                )
 
     walk(0, 0, (), 0.0, [])
     return {

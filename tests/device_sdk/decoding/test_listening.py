@@ -281,7 +281,7 @@ def test_two_threads_in_one_session_are_refused(tiny_bundle):
     inside, leave = threading.Event(), threading.Event()
 
     class Slow:
-        architecture = recognizer.transducer.architecture
+        architecture, windows = recognizer.transducer.architecture, recognizer.transducer.windows
         predict, join = recognizer.transducer.predict, recognizer.transducer.join
 
         def encode(self, features, state=None):

@@ -178,7 +178,7 @@ def test_an_error_in_the_middle_of_decoding_ends_the_utterance(tiny_bundle):
     failing = True
 
     class Failing:
-        architecture, predict, join = real.architecture, real.predict, real.join
+        architecture, windows, predict, join = real.architecture, real.windows, real.predict, real.join
 
         def encode(self, features, state=None):
             if failing:

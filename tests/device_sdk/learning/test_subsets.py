@@ -10,7 +10,6 @@ import pytest
 
 from device_sdk import Bundle, Device, DeviceSettings, LearningSettings
 from device_sdk.bundle.architecture import (
-    SUBSETS,
     Architecture,
     Subset,
     factor_names,
@@ -18,6 +17,7 @@ from device_sdk.bundle.architecture import (
     frozen_file,
     trainable,
 )
+from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import BundleError
 from device_sdk.learning import StepSettings
 from device_sdk.runtimes.training import TrainingSession
@@ -50,7 +50,7 @@ def corrected(device: Device, turns: int) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("subset", SUBSETS)
+@pytest.mark.parametrize("subset", subsets_of(DEEP))
 def test_a_device_learns(subset: Subset, deep: Bundle, tmp_path: Path) -> None:
     with Device.open(tmp_path, KEY, deep, settings(subset)) as device:
         losses = corrected(device, 3)
@@ -89,7 +89,7 @@ def test_a_bundle_without_the_graphs_opens_and_says_what_to_do(deep: Bundle, tmp
         TrainingSession(old, subset="joint")
 
 
-@pytest.mark.parametrize("subset", SUBSETS)
+@pytest.mark.parametrize("subset", subsets_of(DEEP))
 def test_names_and_files(subset: Subset, deep: Bundle) -> None:
     session = TrainingSession(deep, subset=subset)
     names = trainable(DEEP, subset)

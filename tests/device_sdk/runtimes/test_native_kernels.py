@@ -15,7 +15,7 @@ from device_sdk.compilation import SWITCH
 from device_sdk.runtimes import native_kernels
 from device_sdk.runtimes.native_kernels import NativeKernels
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
-from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.protocol import States
 from tests.speech import packaged
 from tests.tiny import tiny_weights
 
@@ -47,10 +47,10 @@ def begun(architecture: Architecture, weights: dict[str, Float], precision: Prec
     return found
 
 
-def states(architecture: Architecture, count: int, seed: int = 0) -> RecurrentState:
+def states(architecture: Architecture, count: int, seed: int = 0) -> States:
     rng, size = np.random.default_rng(seed), architecture.predictor_size
     h, c = (rng.uniform(-1.0, 1.0, (1, count, size)).astype(np.float32) for _ in "hc")
-    return RecurrentState(h, 3 * c)
+    return (h, 3 * c)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -62,14 +62,14 @@ def test_a_step_of_prediction_is_that_of_an_lstm(sizes: tuple[int, int, int], co
     predicted, after = begun(architecture, weights, "float32").predict(tokens, state)
     exact = {name: value.astype(np.float64) for name, value in weights.items()}
     gates = exact["predictor.embedding"][tokens] @ exact["predictor.0.W"].T + exact["predictor.0.B"]
-    i, o, f, candidate = np.split(gates + state.h[0] @ exact["predictor.0.R"].T, 4, axis=1)
+    i, o, f, candidate = np.split(gates + state[0][0] @ exact["predictor.0.R"].T, 4, axis=1)
     i, o, f = (1.0 / (1.0 + np.exp(-gate)) for gate in (i, o, f))
-    c = f * state.c[0] + i * np.tanh(candidate)
+    c = f * state[1][0] + i * np.tanh(candidate)
     h = o * np.tanh(c)
-    np.testing.assert_allclose(after.c[0], c, atol=2e-5)
-    np.testing.assert_allclose(after.h[0], h, atol=2e-5)
+    np.testing.assert_allclose(after[1][0], c, atol=2e-5)
+    np.testing.assert_allclose(after[0][0], h, atol=2e-5)
     np.testing.assert_allclose(predicted, h @ exact["joiner.predictor.weight"].T, atol=5e-5)
-    assert after.h.shape == after.c.shape == state.h.shape
+    assert after[0].shape == after[1].shape == state[0].shape
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -98,7 +98,7 @@ def test_steps_give_what_the_graphs_give(precision: Precision, near: float) -> N
     assert quick._kernels is not None
     tokens, state = np.arange(6) * 40, states(bundle.architecture, 6)
     given, found = graphs.predict(tokens, state), quick.predict(tokens, state)
-    for one, other in ((given[0], found[0]), (given[1].h, found[1].h), (given[1].c, found[1].c)):
+    for one, other in ((given[0], found[0]), (given[1][0], found[1][0]), (given[1][1], found[1][1])):
         np.testing.assert_allclose(other, one, atol=near)
     encoded = rng.normal(0, 2, (1, 12, bundle.architecture.joiner_size)).astype(np.float32)
     given_scores, scores = (each.join(encoded, given[0][:, None]) for each in (graphs, quick))
@@ -116,10 +116,10 @@ def test_what_a_row_gives_does_not_depend_on_the_others(precision: Precision) ->
     encoded = rng.normal(0, 1, (11, 320)).astype(np.float32)
     scores = quick.join(encoded, together)
     for row in range(7):
-        own = RecurrentState(state.h[:, row : row + 1], state.c[:, row : row + 1])
+        own = (state[0][:, row : row + 1], state[1][:, row : row + 1])
         alone, after_alone = quick.predict(tokens[row : row + 1], own)
         np.testing.assert_array_equal(alone[0], together[row])
-        np.testing.assert_array_equal(after_alone.c[:, 0], after.c[:, row])
+        np.testing.assert_array_equal(after_alone[1][:, 0], after[1][:, row])
         for first in (0, 4, 10):
             np.testing.assert_array_equal(quick.join(encoded[first:], alone)[0], scores[row, first:])
 
@@ -128,8 +128,8 @@ def test_arrays_may_lie_anyhow() -> None:
     architecture, rng = shape((32, 32, 64)), np.random.default_rng(4)
     quick = begun(architecture, tiny_weights(architecture), "float32")
     state, tokens = states(architecture, 6), np.arange(12)
-    spread = RecurrentState(state.h[:, ::2], state.c[:, ::2])
-    packed = RecurrentState(spread.h.copy(), spread.c.copy())
+    spread = (state[0][:, ::2], state[1][:, ::2])
+    packed = (spread[0].copy(), spread[1].copy())
     np.testing.assert_array_equal(quick.predict(tokens[:6:2], spread)[0], quick.predict(tokens[:6:2].copy(), packed)[0])
     encoded = rng.normal(size=(32, 5)).astype(np.float32).T
     np.testing.assert_array_equal(quick.join(encoded, encoded[:2]), quick.join(encoded.copy(), encoded[:2].copy()))
@@ -143,7 +143,7 @@ def test_extremes_end_in_numbers_or_in_none(value: float) -> None:
     encoded = np.full((3, 32), value, np.float32)
     with np.errstate(invalid="ignore"):
         total = np.exp(quick.join(encoded, predicted)).sum(-1)
-    assert np.isfinite(after.c).all()
+    assert np.isfinite(after[1]).all()
     if np.isnan(value):
         assert np.isnan(total).all()
     elif np.isfinite(value):

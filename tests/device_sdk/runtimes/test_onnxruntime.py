@@ -14,7 +14,7 @@ from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
-from device_sdk.runtimes.protocol import RecurrentState, Transducer
+from device_sdk.runtimes.protocol import States, Transducer
 from export.graphs import joiner
 from tests.tiny import tiny_weights
 
@@ -78,8 +78,8 @@ def test_graphs_give_what_the_network_gives_of_any_weights(tiny_bundle, features
     with torch.no_grad():
         heard, said = network.encode(torch.from_numpy(features)[None])[0], network.predict(torch.from_numpy(tokens))
     np.testing.assert_allclose(encoded, heard.numpy(), atol=2e-5)
-    assert encoded.dtype == np.float32 and state.h.shape == (1, 1, 32)
-    before: RecurrentState | None = None
+    assert encoded.dtype == np.float32 and state[0].shape == (1, 1, 32)
+    before: States | None = None
     for step, column in enumerate([np.zeros(2, np.int64), *tokens.T]):
         predicted, before = transducer.predict(column.copy(), before)
         np.testing.assert_allclose(predicted, said[:, step].numpy(), atol=2e-5)

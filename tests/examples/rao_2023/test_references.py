@@ -10,7 +10,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.decoding.beam import advance, paths, start
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, total
-from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.protocol import States
 from examples.rao_2023.lists import nbest
 from examples.rao_2023.rounds import gradient
 from export.networks.rnnt import RNNT
@@ -68,10 +68,10 @@ class OneStep:
         self.network = network
 
     @torch.no_grad()
-    def predict(self, tokens: np.ndarray, state: RecurrentState | None) -> tuple[np.ndarray, RecurrentState]:
+    def predict(self, tokens: np.ndarray, state: States | None) -> tuple[np.ndarray, States]:
         held = None if state is None else (torch.from_numpy(state[0]), torch.from_numpy(state[1]))
         output, (h, c) = self.network.predictor(self.network.embedding(torch.from_numpy(tokens)[:, None]), held)
-        return self.network.joiner_predictor(output)[:, 0].numpy(), RecurrentState(h.numpy(), c.numpy())
+        return self.network.joiner_predictor(output)[:, 0].numpy(), (h.numpy(), c.numpy())
 
     @torch.no_grad()
     def join(self, encoded: np.ndarray, predicted: np.ndarray) -> np.ndarray:

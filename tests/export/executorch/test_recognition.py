@@ -21,7 +21,6 @@ from device_sdk.errors import BundleError, MissingExtraError
 from device_sdk.runtimes.executorch import MANIFEST, PROGRAMS, ExecutorchTransducer
 from device_sdk.runtimes.executorch.transducer import program_constants
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from device_sdk.runtimes.protocol import RecurrentState
 from export.benchmarks import runtimes, start
 from export.benchmarks.decode import shipped_speech
 from export.executorch import export_executorch
@@ -60,7 +59,7 @@ def peer(bundle):
 
 def state(layers, rows, size, seed=0):
     random = np.random.default_rng(seed)
-    return RecurrentState(*(0.3 * random.standard_normal((layers, rows, size), np.float32) for _ in range(2)))
+    return tuple(0.3 * random.standard_normal((layers, rows, size), np.float32) for _ in range(2))
 
 
 def features(frames, seed=0):
@@ -111,8 +110,8 @@ def test_predictor_and_joiner_are_onnxruntimes_for_any_batch(transducer, peer, r
     for before in (None, state(sizes.predictor_layers, rows, sizes.predictor_size)):
         (predicted, after), (expected, wanted) = (run.predict(tokens, before) for run in (transducer, peer))
         np.testing.assert_allclose(predicted, expected, atol=1e-4)
-        np.testing.assert_allclose(after.h, wanted.h, atol=1e-4)
-        np.testing.assert_allclose(after.c, wanted.c, atol=1e-4)
+        np.testing.assert_allclose(after[0], wanted[0], atol=1e-4)
+        np.testing.assert_allclose(after[1], wanted[1], atol=1e-4)
     for encoded in (features(1)[:, : sizes.joiner_size], np.tile(predicted[:1], (rows, 1))):
         encoded = np.resize(encoded, (len(encoded), sizes.joiner_size))
         found = transducer.join(encoded, predicted)

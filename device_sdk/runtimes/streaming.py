@@ -1,0 +1,104 @@
+"""Transducers whose encoder is whatever graph their bundle brings, on onnxruntime.
+
+F: feature frames; M: mel bins; T: encoder frames; B: hypotheses; J: joiner size; V: pieces.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.quantized import quantize
+from device_sdk.bundle.streaming import StatelessPredictor, StreamingArchitecture
+from device_sdk.checks import check_choice
+from device_sdk.errors import BundleError
+from device_sdk.runtimes.native_kernels import NativeKernels, levels
+from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES, Graph, OnnxTransducer, Precision
+from device_sdk.runtimes.protocol import States, Transducer, Windows, check_features
+
+__all__ = ["StreamingTransducer", "open_transducer"]
+
+Float = NDArray[np.float32]
+TAIL = 30
+"""Feature frames by which a network may tell what it heard."""
+_CACHED = 4096  # contexts whose prediction is kept
+
+
+def open_transducer(bundle: Bundle, threads: int = 1, precision: Precision = "float32") -> Transducer:
+    """What runs a bundle's networks on onnxruntime's CPU provider. Raises BundleError for a damaged graph, and where
+    int8 is asked for and the bundle has no such graphs; ConfigurationError for another precision."""
+    if isinstance(bundle.architecture, StreamingArchitecture):
+        return StreamingTransducer(bundle, threads, precision)
+    return OnnxTransducer(bundle, threads, precision)
+
+
+class StreamingTransducer:
+    """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle with a :class:`StreamingArchitecture`."""
+
+    def __init__(self, bundle: Bundle, threads: int = 1, precision: Precision = "float32") -> None:
+        """Raises BundleError for a damaged graph, and where int8 is asked for and the bundle has no such graph."""
+        architecture = bundle.architecture
+        assert isinstance(architecture, StreamingArchitecture)
+        check_choice("precision", precision, PRECISION_CHOICES)
+        if precision == "auto":
+            precision = "int8" if bundle.has("encoder.int8.onnx") else "float32"
+        if precision == "int8" and not bundle.has("encoder.int8.onnx"):
+            raise BundleError(f"{bundle.path}: holds no encoder.int8.onnx; use precision float32")
+        self.architecture, self.precision = architecture, precision
+        self.windows = Windows(architecture.window, architecture.shift, TAIL)
+        suffix, quantized = "", None
+        if precision == "int8":
+            names = [name for name, shape in architecture.encoder if len(shape) == 2]
+            suffix, quantized = ".int8", quantize(architecture, bundle.weights, levels(), names)
+        self._encoder = Graph.open(bundle, f"encoder{suffix}.onnx", 1 + len(architecture.states), threads, quantized)
+        self._joiner = Graph.open(bundle, "joiner.onnx", 1, threads)
+        self._predictor = Graph.open(bundle, "predictor.onnx", 3 if architecture.predictor_layers else 1, threads)
+        self._start = tuple(np.zeros(state.shape, state.kind) for state in architecture.states)
+        self._names = [state.name for state in architecture.states]
+        self._kernels = NativeKernels.begin(architecture, bundle.weights)
+        self._said: dict[bytes, Float] = {}
+
+    def encode(self, features: Float, state: States | None = None) -> tuple[Float, States]:
+        check_features(self.architecture.mel_bins, self.windows, features)
+        window, shift, encoded = self.windows.size, self.windows.shift, list[Float]()
+        state = self._start if state is None else state
+        for at in range(0, len(features) - window + 1, shift):
+            feeds = dict(zip(self._names, state, strict=True))
+            rows, *following = self._encoder.run({**feeds, "features": features[None, at : at + window]})
+            encoded.append(rows[0])
+            state = tuple(following)
+        return np.concatenate(encoded), state
+
+    def predict(self, tokens: NDArray[np.int64], state: States | None = None) -> tuple[Float, States]:
+        predictor, count = self.architecture.predictor, len(tokens)
+        if isinstance(predictor, StatelessPredictor):
+            before = np.full((1, count, predictor.context), -1, np.int64) if state is None else state[0]
+            contexts = np.concatenate([before[0, :, 1:], tokens[:, None]], axis=1)
+            return self._predicted(contexts), (contexts[None],)
+        if state is None:
+            zeros = np.zeros((predictor.layers, count, predictor.size), np.float32)
+            state = zeros, zeros
+        if self._kernels is not None:
+            return self._kernels.predict(tokens, state)
+        predicted, h, c = self._predictor.run({"tokens": tokens, "h": state[0], "c": state[1]})
+        return predicted, (h, c)
+
+    def _predicted(self, contexts: NDArray[np.int64]) -> Float:
+        """Of contexts [B, context]; the same few come again and again."""
+        keys = [context.tobytes() for context in contexts]
+        new = [at for at, key in enumerate(keys) if key not in self._said]
+        if new:
+            if len(self._said) + len(new) > _CACHED:
+                self._said, new = {}, list(range(len(keys)))
+            rows = self._predictor.run({"contexts": contexts[new]})[0]
+            self._said |= {keys[at]: row for at, row in zip(new, rows, strict=True)}
+        return np.stack([self._said[key] for key in keys])
+
+    def join(self, encoded: Float, predicted: Float) -> Float:
+        if encoded.ndim == 2:
+            return self.join(encoded[:, None], predicted[:, None])[:, 0]
+        if self._kernels is not None and len(encoded) == 1 == predicted.shape[1]:
+            return self._kernels.join(encoded[0], predicted[:, 0])
+        log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]
+        return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])

@@ -1,0 +1,269 @@
+"""Imported bundles beside the program that their folders are for, and what of them is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.bundle import Tokenizer
+from device_sdk.commands.bundle import try_out
+from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.decoding.beam import paths
+from device_sdk.decoding.model import Model
+from device_sdk.decoding.stream import begin, end, push
+from device_sdk.errors import BundleError, DataError
+from device_sdk.runtimes.protocol import Windows
+from device_sdk.runtimes.streaming import TAIL, open_transducer
+from export.imports.importer import import_sherpa
+from export.imports.pieces import piece_model
+from server.lab import imports
+from server.lab.imports import Import, import_bundle
+from tests.architecture.sources import ROOT
+from tests.export.imports.damage import WAYS, damaged
+from tests.speech import clips
+
+FAMILIES = ("zipformer2", "nemo")
+Float = NDArray[np.float32]
+
+
+def theirs(folder: Path, family: str, clip: Float, bundle: Bundle, method: str) -> tuple[list[str], list[float]]:
+    """Pieces and times (s) of unmodified sherpa-onnx, which is given as much silence at the end as ours hears."""
+    sherpa_onnx = pytest.importorskip("sherpa_onnx")
+    of_nemo = {"model_type": "nemo_transducer", "feature_dim": bundle.architecture.mel_bins}
+    recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
+        tokens=str(folder / "tokens.txt"),
+        **{part: str(folder / f"{part}.onnx") for part in ("encoder", "decoder", "joiner")},
+        num_threads=1,
+        decoding_method=method,
+        **(of_nemo if family == "nemo" else {}),
+    )
+    frames, sizes = (len(clip) + 80) // 160, bundle.architecture
+    stream = recognizer.create_stream()
+    silence = Windows(sizes.window, sizes.shift, TAIL).silence(frames) + 1
+    stream.accept_waveform(16_000, np.pad(clip, (0, 160 * silence)))
+    stream.input_finished()
+    while recognizer.is_ready(stream):
+        recognizer.decode_stream(stream)
+    return list(recognizer.tokens(stream)), list(recognizer.timestamps(stream))
+
+
+def ours(model: Model, clip: Float, chunk: int = 4_800) -> tuple[list[str], list[float]]:
+    stream = begin(model.transducer, model.features)
+    for at in range(0, len(clip), chunk):
+        stream = push(stream, clip[at : at + chunk], model.transducer, model.features, model.settings)
+    stream = end(stream, clip[:0], model.transducer, model.features, model.settings)
+    path = paths(stream.beam)[0]
+    pieces = [model.tokenizer.piece(token).replace("\u2581", " ") for token in path.tokens]
+    return pieces, [frame * model.frame_seconds for frame in path.frames]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_and_times_are_sherpas(
+    family: str, folders: dict[str, Path], imported: dict[str, Bundle]
+) -> None:
+    settings = DecodingSettings(beam=1, nbest=1, pause_seconds=float("inf"))
+    model, spoken = Model(imported[family], settings), 0
+    for clip in clips():
+        clip = np.pad(clip, (0, 8_000))
+        tokens, times = ours(model, clip)
+        expected, seconds = theirs(folders[family], family, clip, imported[family], "greedy_search")
+        assert tokens == expected
+        np.testing.assert_allclose(times, seconds, atol=1e-3)
+        spoken += len(tokens)
+    assert spoken > 20
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("beam", [1, 8])
+def test_chunks_of_any_size_give_the_same(family: str, beam: int, imported: dict[str, Bundle]) -> None:
+    recognizer = Recognizer(imported[family], DecodingSettings(beam=beam, nbest=1))
+    clip, results = clips()[0], []
+    for size in (len(clip), 160, 7_777):
+        session = recognizer.session(16_000)
+        for at in range(0, len(clip), size):
+            session.feed(clip[at : at + size])
+        results.append(session.finish())
+    assert results[0].nbest[0].tokens
+    assert len({result.nbest[0].tokens for result in results}) == 1
+    assert len({result.nbest[0].scores.acoustic for result in results}) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_graph_runs_and_int8_is_near(family: str, imported: dict[str, Bundle]) -> None:
+    bundle = imported[family]
+    done = try_out(bundle)
+    assert sum("training graph, output" in line for line in done) == 1
+    sizes = bundle.architecture
+    frames = sizes.window + 9 * sizes.shift
+    features = np.random.default_rng(0).normal(-8.0, 2.0, (frames, sizes.mel_bins)).astype(np.float32)
+    exact, near = (
+        open_transducer(bundle, precision=precision).encode(features)[0] for precision in ("float32", "int8")
+    )
+    assert exact.shape == (10 * sizes.shift // sizes.subsampling_factor, sizes.joiner_size)
+    assert np.linalg.norm(near - exact) < 0.05 * np.linalg.norm(exact)
+
+
+def test_the_nemo_bundle_hears_what_the_packaged_one_does(imported: dict[str, Bundle]) -> None:
+    settings = DecodingSettings(beam=1, nbest=1)
+    for clip in clips():
+        expected = Recognizer(Bundle.open(), settings).recognize(clip, 16_000).text
+        assert Recognizer(imported["nemo"], settings).recognize(clip, 16_000).text == expected
+
+
+def test_a_bundle_of_text_of_its_own(imported: dict[str, Bundle]) -> None:
+    bundle = imported["zipformer2"]
+    assert {"<unk>", "light", "timer"} <= set(bundle.words.words)
+    assert bundle.combination.ngram_share == 1.0 and bundle.has("ngram.arpa.gz")
+    assert not bundle.has("language_model.onnx")
+    card = json.loads(bundle.file("card.json").read_text())
+    assert card["origin"] == "zipformer2" and card["parameters"] == bundle.architecture.parameter_count()
+
+
+def test_the_command(folders: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "device_sdk.cli", "import", "sherpa", str(folders["zipformer2"])]
+    command += ["--text", str(folders["zipformer2"] / "text.txt"), "-o", str(tmp_path / "made.zip"), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["family"] == "zipformer2" and made["shift_ms"] == 320
+    assert Bundle.open(made["bundle"]).architecture.pieces == made["pieces"]
+    command[command.index("--text") + 1] = str(tmp_path / "none.txt")
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 1 and "none.txt: no such text file" in refused.stderr
+
+
+def test_a_graph_that_brings_its_process_down_is_refused(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "_import", crash)
+    with pytest.raises(BundleError, match=f"the process that tried them ended with -{int(signal.SIGKILL)}"):
+        import_bundle(Import(folders["nemo"], tmp_path / "out", (folders["nemo"] / "text.txt",)))
+    assert not list(tmp_path.iterdir())
+
+
+def crash(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def edited(source: Path, folder: Path, part: str, change) -> Path:
+    for file in source.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    model = onnx.load(folder / f"{part}.onnx")
+    change(model)
+    (folder / f"{part}.onnx").write_bytes(model.SerializeToString())
+    return folder
+
+
+def metadata(**values: str):
+    def change(model: onnx.ModelProto) -> None:
+        known = {each.key: each.value for each in model.metadata_props}
+        del model.metadata_props[:]
+        helper.set_model_props(model, known | values)
+
+    return change
+
+
+def operator(**values: str):
+    def change(model: onnx.ModelProto) -> None:
+        for name, value in values.items():
+            setattr(model.graph.node[3], name, value)
+
+    return change
+
+
+def external(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../../etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "match"),
+    [
+        ("encoder", metadata(model_type="zipformer"), r"encoder.onnx: is of model type 'zipformer'; expected"),
+        ("encoder", metadata(model_type="conformer"), "is of model type 'conformer'"),
+        ("encoder", metadata(feature="whisper"), "hears features of Whisper"),
+        ("encoder", metadata(T="44"), "takes 45 frames, metadata 'T' says 44"),
+        ("encoder", metadata(decode_chunk_len="many"), "metadata 'decode_chunk_len' is 'many'; expected whole numbers"),
+        ("encoder", metadata(num_encoder_layers="3,3"), "takes 14 states; expected six of each of 6 layers"),
+        ("decoder", metadata(context_size="3"), "expected one of 64 channels over the last 3 tokens"),
+        ("encoder", operator(op_type="Loop"), r"\(Loop\) cannot be imported; expected a graph without loops"),
+        ("encoder", operator(domain="my.ops"), "is of domain 'my.ops'"),
+        ("joiner", operator(op_type="Sigmoid"), None),
+        ("joiner", external, "lies in another file; expected a graph that holds its own weights"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_named(part, change, match, folders: dict[str, Path], tmp_path: Path) -> None:
+    if match is None:  # the joiner's third node is its activation
+
+        def change(model: onnx.ModelProto) -> None:
+            next(node for node in model.graph.node if node.op_type == "Tanh").op_type = "Sigmoid"
+
+        match = r"joiner.onnx: the joiner has activations \[\]"
+    with pytest.raises(BundleError, match=match):
+        import_sherpa(edited(folders["zipformer2"], tmp_path, part, change))
+
+
+def test_without_text_nothing_is_written(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="text: found none"):
+        import_bundle(Import(folders["zipformer2"], tmp_path / "out", ()))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "tokens", "decoded"),
+    [
+        (("<blk>", "\u2581the", "\u2581", "the", "t", "h", "e"), "the the", ["\u2581the", "\u2581the"], "the the"),
+        (("<blk>", "<unk>", "\u2581A", "BA", "B", "A", "\u2581"), "aba", ["\u2581a", "ba"], "aba"),
+        (("<blk>", "<sos/eos>", "你", "好"), "你好", ["你", "好"], "你好"),
+        (("<blk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "\u2581a"), "a é", None, "a é"),
+    ],
+    ids=["words", "capitals", "characters", "bytes"],
+)
+def test_pieces_without_a_sentencepiece_model(pieces, text, tokens, decoded) -> None:
+    tokenizer = Tokenizer(piece_model(pieces, "tokens.txt"))
+    found = tokenizer.encode(text)
+    assert tokens is None or [tokenizer.piece(token) for token in found] == tokens
+    assert tokenizer.decode(found) == decoded
+
+
+@pytest.mark.parametrize("number", range(3 * len(WAYS)))
+def test_damage_is_named_or_harmless(number: int, folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = damaged(folders[FAMILIES[number % 2]], number, tmp_path / "damaged")
+    try:
+        import_sherpa(folder)
+    except BundleError as error:
+        assert str(folder) in str(error)
+
+
+@pytest.mark.slow
+def test_a_thousand_damaged_folders(folders: dict[str, Path]) -> None:
+    """In a process that is watched: what brings it down has to be caught by an import's own process."""
+    number, outcomes, fell = 0, 0, []
+    sources = [str(folders[family]) for family in FAMILIES]
+    while number < 1_000:
+        command = [sys.executable, "-m", "tests.export.imports.damage", str(number), "1000", *sources]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_200)
+        lines = [json.loads(line) for line in run.stdout.splitlines()]
+        outcomes += sum("outcome" in line for line in lines)
+        number = max(line.get("begun", line.get("number")) for line in lines) + 1
+        if run.returncode:
+            assert run.returncode < 0, run.stderr[-2_000:]
+            fell.append(number - 1)
+    assert outcomes + len(fell) == 1_000
+    for number in fell:
+        with pytest.raises(BundleError, match="the process that tried them ended with"):
+            source = folders[FAMILIES[number // len(WAYS) % 2]]
+            folder = damaged(source, number, source.parent / f"fell-{number}")
+            import_bundle(Import(folder, folder / "out", (folder / "text.txt",)))
