@@ -37,8 +37,7 @@ def create_app(
     initial: registered when the database is new, compared with it otherwise; None serves what the database holds.
     evaluate: looks at each round's weights before they are published. rehearse: the pseudo-devices of rounds that want
     some (:class:`server.lab.rehearsal.PseudoDevices`). Raises ConfigurationError or StateError when the state cannot be
-    opened. The application closes the state when it shuts down.
-    """
+    opened. The application closes the state when it shuts down."""
     own = Service(settings, initial, evaluate, rehearse)
 
     @asynccontextmanager

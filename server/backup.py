@@ -4,8 +4,7 @@ with the digest of everything before it.
 The archive is of no database in particular: what was saved from SQLite can be restored into PostgreSQL and back. What
 devices sent to rounds under way, and keys, are not in it: whoever brings it back cannot know what the server released
 meanwhile, so those rounds end with the restore, and what may have been charged since is charged
-(:mod:`server.rounds.fence`).
-"""
+(:mod:`server.rounds.fence`)."""
 
 from __future__ import annotations
 
@@ -71,11 +70,8 @@ def save(
     database: Database, blobs: BlobStore, path: Path, track: Track = _unwatched, clock: Callable[[], float] = time.time
 ) -> Backup:
     """Write everything to ``path``, whole or not at all, and read it again. The server may go on meanwhile: the archive
-    is of one moment.
-
-    Raises StateError where the database holds no server's state, weights are missing or damaged, or ``path`` cannot be
-    written.
-    """
+    is of one moment. Raises StateError where the database holds no server's state, weights are missing or damaged, or
+    ``path`` cannot be written."""
     partial = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="backup-", dir=path.parent) as name, database.read() as connection:
@@ -167,8 +163,7 @@ def restore(
     backup; None assumes it.
 
     The rows come in one transaction, after the blobs that they name: a restore that is cut off leaves an empty database
-    behind and can be repeated. Raises StateError where the archive is damaged or the database is not empty.
-    """
+    behind and can be repeated. Raises StateError where the archive is damaged or the database is not empty."""
     from alembic import command
 
     check(path)

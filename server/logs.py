@@ -1,8 +1,7 @@
 """What the server logs: lines for people, or JSON objects for programs. Neither holds what a device or a user sent.
 
 An error's own words may quote what it choked on, so only those of the project's own state and settings are logged; of
-any other error a line has its type and where it came from.
-"""
+any other error a line has its type and where it came from."""
 
 from __future__ import annotations
 

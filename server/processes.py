@@ -2,8 +2,7 @@
 
 The process that watches has claimed the state and listens; the others inherit its socket, each with an interpreter of
 its own, and the system hands every connection to one of them. They end when it does, however it does: their standard
-input ends then. Which of them moves rounds on is settled between themselves (:mod:`server.storage.lock`).
-"""
+input ends then. Which of them moves rounds on is settled between themselves (:mod:`server.storage.lock`)."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def watch(command: Sequence[str], count: int, listener: socket.socket, told: Cal
 
     Each is given ``--socket FD`` and a ``--ready-file`` of its own. told: called with their ids whenever all of them
     answer, once at the start and again when one was started anew. Raises StateError where one does not come up at the
-    start, and ConfigurationError on systems whose processes cannot share a socket.
-    """
+    start, and ConfigurationError on systems whose processes cannot share a socket."""
     if sys.platform == "win32":
         raise ConfigurationError("processes: found more than 1, which cannot share a socket on this system; expected 1")
     stopping = threading.Event()

@@ -30,8 +30,7 @@ class Bucket:
 
 def take(bucket: Bucket | None, rate: Rate, now: float) -> tuple[Bucket, float]:
     """The bucket after one more request, None for one that was full, and how many seconds too early the request came;
-    0 where it may be answered. A request that may not takes nothing. A clock that steps back refills nothing.
-    """
+    0 where it may be answered. A request that may not takes nothing. A clock that steps back refills nothing."""
     left = rate.burst
     if bucket is not None:
         left = min(rate.burst, bucket.left + max(0.0, now - bucket.at) * rate.per_second)

@@ -41,8 +41,7 @@ def run(
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used.
 
-    inherited: descriptor of a socket that listens already, from the process that started this one and ends it.
-    """
+    inherited: descriptor of a socket that listens already, from the process that started this one and ends it."""
     import uvicorn
 
     from server.app import create_app
@@ -81,9 +80,7 @@ def run_many(
     settings: ServerSettings, initial: InitialModel | None, *, host: str, port: int, ready_file: Path | None = None
 ) -> None:
     """Serve with several processes until SIGINT or SIGTERM: claim the state, bring it up to date, and watch over them.
-
-    Raises ConfigurationError when the address cannot be used, StateError when a process does not come up.
-    """
+    Raises ConfigurationError when the address cannot be used, StateError when a process does not come up."""
     from server.service import Service
 
     with _listening(host, port, ready_file) as (listener, url):

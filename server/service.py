@@ -169,8 +169,7 @@ class Service:
         published.
 
         Each by itself: one that fails holds up no other, is tried again after a pause, and in the end given up
-        (:mod:`server.rounds.patience`). Raises an ExceptionGroup of what failed this time, once all was tried.
-        """
+        (:mod:`server.rounds.patience`). Raises an ExceptionGroup of what failed this time, once all was tried."""
         failures: list[Exception] = []
         with self.database.read() as connection:
             rows = unfinished(connection)
@@ -262,7 +261,6 @@ class Service:
             if not math.isinf(cap) and compose(first, self.settings.delta_probability)[0] > cap:
                 detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
                 raise Refusal(422, "privacy_cap", detail, stream)
-
         return unhurried(self._begin, settings, opened, by)
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:

@@ -26,8 +26,7 @@ class Limits:
     connections_per_address: of one address, this machine's own and those of trusted proxies excepted, which are counted
     for whom their requests are from. A new one takes the place of one that is waited for
     (:mod:`server.web.connections`). held_bytes: of bodies that are larger than a message, held in memory at a time
-    (:mod:`server.memory`). free_bytes: with less than that left on its disk the server says that it is not
-    ready."""
+    (:mod:`server.memory`). free_bytes: with less than that left on its disk the server says that it is not ready."""
 
     message_bytes: int = 64 * 1024
     report_bytes: int = 4 * 1024 * 1024
@@ -49,8 +48,7 @@ class Rates:
     an address, behind a carrier's gateway.
 
     remembered: addresses, and devices, whose requests are counted; beyond that, those that asked longest ago are
-    forgotten. Programs on the server's own machine are not counted. Each of several processes counts for itself.
-    """
+    forgotten. Programs on the server's own machine are not counted. Each of several processes counts for itself."""
 
     address: Rate = field(default_factory=lambda: Rate(per_second=50.0, burst=3000.0))
     device: Rate = field(default_factory=lambda: Rate(per_second=2.0, burst=120.0))
@@ -97,30 +95,25 @@ class ServerSettings:
     """Settings of one server process.
 
     database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas, or the URL of
-    an object store (``s3://bucket/prefix``).
-    enrolment_token, operator_token: secrets that devices and operators show. enrolment_uses: how many devices the
-    former lets in, None for any number.
-    window_seconds: how far a signed request's time may lie from the server's clock.
-    retry_after_seconds: the usual interval of a device's check-ins. check_ins_per_second: how many the server stands; a
-    fleet that would come more often is told to come less often (:mod:`server.rounds.pacing`).
-    marginals_cap, deltas_cap, words_cap: the largest epsilon a device may spend in a stream over all rounds; a report
-    that would pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
-    delta_probability: the delta at which Gaussian epsilons are stated.
-    tick_seconds: how often deadlines are looked at. clock: seconds since the epoch. standing_seconds: how long the loop
-    that moves rounds, or one of them, may be without a good tick before the server says that it is not ready;
-    step_seconds: how long one step of a round, such as adding up its reports, may take all the same.
-    keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
-    keep_rounds: how many of the newest rounds keep their reports, lines of the ledger and the like
-    (:mod:`server.rounds.retention`); None keeps all.
-    updates: keys that sign what devices may install; None publishes without signed metadata.
-    rates: how often one may ask. trusted_proxies: addresses and networks (CIDR) of proxies that are believed when they
-    say, by X-Forwarded-For and X-Forwarded-Proto, whom a request is from.
-    rollout: how a round's model is tried on some of the devices first; None publishes it to all of them at once.
-    workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
-    of a Ray cluster that does it instead (:mod:`server.aggregation.ray_cluster`). What they make is the same.
-    processes: how many serve one address, for a database that several may write to. member: whether this is one of
-    them, and another process has claimed and tidied the state (:mod:`server.processes`).
-    """
+    an object store (``s3://bucket/prefix``). enrolment_token, operator_token: secrets that devices and operators show.
+    enrolment_uses: how many devices the former lets in, None for any number. window_seconds: how far a signed request's
+    time may lie from the server's clock. retry_after_seconds: the usual interval of a device's check-ins.
+    check_ins_per_second: how many the server stands; a fleet that would come more often is told to come less often
+    (:mod:`server.rounds.pacing`). marginals_cap, deltas_cap, words_cap: the largest epsilon a device may spend in a
+    stream over all rounds; a report that would pass it is refused. math.inf lets a stream run without a bound, and the
+    ledger says so. delta_probability: the delta at which Gaussian epsilons are stated. tick_seconds: how often
+    deadlines are looked at. clock: seconds since the epoch. standing_seconds: how long the loop that moves rounds, or
+    one of them, may be without a good tick before the server says that it is not ready; step_seconds: how long one step
+    of a round, such as adding up its reports, may take all the same. keep_models: how many of the newest models keep
+    their weights (:mod:`server.registry.retention`); None keeps all. keep_rounds: how many of the newest rounds keep
+    their reports, lines of the ledger and the like (:mod:`server.rounds.retention`); None keeps all. updates: keys that
+    sign what devices may install; None publishes without signed metadata. rates: how often one may ask.
+    trusted_proxies: addresses and networks (CIDR) of proxies that are believed when they say, by X-Forwarded-For and
+    X-Forwarded-Proto, whom a request is from. rollout: how a round's model is tried on some of the devices first; None
+    publishes it to all of them at once. workers: processes that add up a round's deltas; None: this one, or as many as
+    ``ray`` has processors. ray: address of a Ray cluster that does it instead (:mod:`server.aggregation.ray_cluster`).
+    What they make is the same. processes: how many serve one address, for a database that several may write to. member:
+    whether this is one of them, and another process has claimed and tidied the state (:mod:`server.processes`)."""
 
     database: str = field(repr=False)
     blobs: Path | str

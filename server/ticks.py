@@ -2,8 +2,7 @@
 
 A round's tick is good when its deadline, its groups and its next step were looked at and none of it failed, even where
 there was nothing to do. Of several processes one leads; it writes down every few seconds what it knows, and the others
-read that.
-"""
+read that."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ of them moves and of the noise is 1 / z to the last bit, and no low-order bit of
 a scale is the sum of two smaller ones, k X + Y with k = 2^9, which are exact discrete Gaussians. Y is wider than k
 times the integers' smoothing parameter at 2^-128 (s = 4096 sqrt(2 pi) > 5.4 k), so the sum's probabilities are those of
 one discrete Gaussian to a factor of 1 + 2^-120 (Micciancio and Peikert, Hardness of SIS and LWE with Small Parameters,
-2013, theorem 3.3): nothing beside any delta that is stated.
-"""
+2013, theorem 3.3): nothing beside any delta that is stated."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def add(state: DeltaSum, delta: Weights, weight: float) -> DeltaSum:
 
     ``state`` is consumed: its arrays become the result's, so that one model size of memory is enough. The delta is kept
     until it is folded and must not change. The caller has validated it
-    (:func:`server.aggregation.validation.validate_delta`).
-    """
+    (:func:`server.aggregation.validation.validate_delta`)."""
     waiting = (*state.waiting, (delta, weight))
     state = DeltaSum(state.sum, state.weight + weight, state.reports + 1, waiting)
     return fold(state) if len(waiting) == UPDATES else state
@@ -96,8 +94,7 @@ def merge(left: DeltaSum, right: DeltaSum) -> DeltaSum:
     """The sum of two partial sums over the same parameters, whose order is the order of rounding, where they round.
 
     Both are consumed: what waits is folded, and the arrays of ``left``, which must be writable, become the result's, so
-    that two model sizes of memory are enough.
-    """
+    that two model sizes of memory are enough."""
     left, right = fold(left), fold(right)
     for name, total in left.sum.items():
         np.add(total, right.sum[name], out=total)
@@ -108,8 +105,7 @@ def finish(state: DeltaSum, denominator: float | None = None) -> dict[str, NDArr
     """Mean delta: the sum over its total weight, or over a fixed denominator. ``state`` is consumed by folding.
 
     Under differential privacy the denominator must not depend on who reported, so it is given. An empty sum has a mean
-    of zero.
-    """
+    of zero."""
     state = fold(state)
     divisor = state.weight if denominator is None else denominator
     factor = np.float32(1.0 / divisor if divisor else 0.0)
@@ -119,8 +115,7 @@ def finish(state: DeltaSum, denominator: float | None = None) -> dict[str, NDArr
 def weighted_sum(total: Float, values: Sequence[Float], weights: Sequence[float]) -> None:
     """``total += sum_i weights_i * values_i`` in place, pairwise, block by block, without temporaries of their size.
 
-    total: C-contiguous float32 of any shape; values: arrays of that shape.
-    """
+    total: C-contiguous float32 of any shape; values: arrays of that shape."""
     flat = total.reshape(-1)
     sources = [np.ascontiguousarray(each, np.float32).reshape(-1) for each in values]
     scratch = np.empty(-(-len(sources) // RUN) * min(BLOCK, flat.size), np.float32)
@@ -228,8 +223,7 @@ def noised_sum(
 
     source: secret bytes, the stream of a release's key; the same bytes make the same noise. Arrays are taken in the
     order of their names. Raises PrivacyError for a bound or a multiplier as :func:`noise_grid` does, and for a sum of
-    2^62 steps or more.
-    """
+    2^62 steps or more."""
     grid = noise_grid(clip_norm, noise_multiplier)
     noised: dict[str, NDArray[np.float32]] = {}
     for name in sorted(total):

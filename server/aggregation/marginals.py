@@ -3,8 +3,7 @@
 Each round's bounded counts are summed (an exact integer sum, so any order and any grouping agree), noised once, and
 released. Releases of a lineage are added up: what was published before is used again at no further privacy cost, and
 the noise grows with the square root of the number of rounds while the counts grow with their number. Everything after
-the release (clamping, suppression, smoothing) is a function of released numbers only.
-"""
+the release (clamping, suppression, smoothing) is a function of released numbers only."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def surviving_counts(
 
     released: int64 [words], cumulative noised counts in fixed-point units. variance: of one word's cumulative noise,
     in squared words. mechanism: that the noise is of. suppression: counts below so many of its standard deviations are
-    dropped, and below as many as noise alone may reach; 0 keeps every positive count. Returns float64 [words].
-    """
+    dropped, and below as many as noise alone may reach; 0 keeps every positive count. Returns float64 [words]."""
     counts = np.maximum(released, 0).astype(np.float64) / FIXED_POINT
     deviations = max(suppression, _noise_reach(len(released), mechanism)) if suppression else 0.0
     counts[counts < deviations * np.sqrt(variance)] = 0.0
@@ -48,8 +46,7 @@ def _noise_reach(words: int, mechanism: str) -> float:
     """How many standard deviations noise alone may reach: fewer than one word of the list is expected beyond it.
 
     With a list of thousands of words three deviations are passed by some of them every time, by discrete Laplace noise
-    by one in 140: P(X > k sigma) = exp(-sqrt(2) k) / 2. Noise of several rounds has a lighter tail than that.
-    """
+    by one in 140: P(X > k sigma) = exp(-sqrt(2) k) / 2. Noise of several rounds has a lighter tail than that."""
     if words < 3:
         return 0.0
     if mechanism == "discrete_gaussian":
@@ -61,8 +58,7 @@ def nearest_counts(released: Counts) -> NDArray[np.float64]:
     """The counts nearest to ``released`` that are not negative and add up to the same: equation 8 of Liu & Peng 2020,
     which leaves negative entries open, and the distribution nearest to it. All zero where noise outweighs every count.
 
-    released: int64 [words], noised counts in fixed-point units. Returns float64 [words], in words.
-    """
+    released: int64 [words], noised counts in fixed-point units. Returns float64 [words], in words."""
     total = float(released.sum())
     if total <= 0:
         return np.zeros(released.size)
@@ -73,8 +69,7 @@ def nearest_distribution(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The distribution nearest to ``values`` [words], which sum to about 1, in the Euclidean norm.
 
     One threshold is subtracted from every entry before it is clamped, so the positive half of the noise does not add up
-    to mass on words that nobody said.
-    """
+    to mass on words that nobody said."""
     descending = np.sort(values)[::-1]
     excess = np.cumsum(descending) - 1.0
     last = np.flatnonzero(descending * np.arange(1, values.size + 1) > excess)[-1]
@@ -85,7 +80,6 @@ def smoothed(counts: NDArray[np.float64], background: NDArray[np.float64], smoot
     """The global distribution, positive everywhere: q(w) = (c(w) + s u(w)) / (sum c + s), float64 [words].
 
     Equation 6 on the surviving counts c, mixed with the background u, whose share shrinks as evidence grows. smoothing:
-    s > 0, in words.
-    """
+    s > 0, in words."""
     mixed = counts + smoothing * background
     return np.asarray(mixed / mixed.sum(), dtype=np.float64)

@@ -1,8 +1,7 @@
 """Leaves folded by processes of this machine.
 
 A partial sum comes back as a file of its values, which is mapped, added and gone: no process ever holds it twice.
-This module is the first that a worker loads, so it loads nothing that would start threads of its own.
-"""
+This module is the first that a worker loads, so it loads nothing that would start threads of its own."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class Processes:
     """Owns up to ``count`` processes, started with the first round that has something for them. Not for several threads
     at once.
 
-    Where one dies, all are started anew for the next round that is folded, which may be this one again.
-    """
+    Where one dies, all are started anew for the next round that is folded, which may be this one again."""
 
     def __init__(self, place: Path | str, count: int) -> None:
         """place: of the blobs. ConfigurationError: no positive count."""

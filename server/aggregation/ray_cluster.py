@@ -1,6 +1,5 @@
 """Work done on a Ray cluster: one function over many items, with results in their order; and leaves folded there, by
-machines that reach the same blobs (a shared folder or an object store).
-"""
+machines that reach the same blobs (a shared folder or an object store)."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class RayCluster:
     """Owns a connection to Ray, made with the first work that it is given. Its machines have this server installed.
 
     Results come back through Ray's object store, where they are read in place. Ray repeats what a lost machine was
-    working on.
-    """
+    working on."""
 
     def __init__(self, address: str, count: int | None = None) -> None:
         """address: ``ray://host:10001``, ``auto``, or ``local`` for a cluster of this machine only. count: items under
@@ -47,10 +45,8 @@ class RayCluster:
         return self._ray.put(value)
 
     def map(self, function: Callable[..., Any], shared: Sequence[Any], items: Iterable[Item]) -> Iterator[Any]:
-        """``function(*shared, item)`` of every item. shared: any values, or what :meth:`keep` gave.
-
-        Raises what the function raises, where that is an error of this project; StateError where Ray fails.
-        """
+        """``function(*shared, item)`` of every item. shared: any values, or what :meth:`keep` gave. Raises what the
+        function raises, where that is an error of this project; StateError where Ray fails."""
         self._connect()
         remote = self._functions.setdefault(function, self._ray.remote(function))
         try:

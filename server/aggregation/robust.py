@@ -34,8 +34,7 @@ def cosine_mean(
     FLTrust (Cao et al. 2021) leaves out who points away from a delta that the server trusts; here the other devices are
     what is trusted. Deltas are bounded to the median of their L2 norms (a bound as in Sun et al. 2019 that needs no
     tuning), so that less than half of the devices cannot make the result longer than an honest delta; an attacker that
-    does not point away counts by its share. The share is rounded up to whole devices, at most (K - 1) / 2 of K.
-    """
+    does not point away counts by its share. The share is rounded up to whole devices, at most (K - 1) / 2 of K."""
     flat = np.zeros(sum(math.prod(shape) for shape in shapes.values()), np.float32)
     digests: list[bytes] = []
     with tempfile.TemporaryDirectory(prefix="deltas-") as place:
@@ -71,8 +70,7 @@ def cosine_weights(products: NDArray[np.float64], dropped: int) -> NDArray[np.fl
     """What each of K deltas counts in the mean of those that agree [K], its scale down to the median norm included.
 
     products: of deltas with deltas [K, K]. dropped: devices, at most. While the cosines of some device with all others
-    that are left sum to less than zero, the one with the lowest sum is dropped, of equal ones the first.
-    """
+    that are left sum to less than zero, the one with the lowest sum is dropped, of equal ones the first."""
     norms = np.sqrt(np.diag(products))
     lengths = np.where(norms > 0, norms, 1.0)
     cosines = products / np.outer(lengths, lengths)

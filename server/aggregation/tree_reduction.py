@@ -7,8 +7,7 @@ sum, to the bit. The partial sums are merged in the order of the leaves, into on
 
 So 1, 2 or 7 workers, in this process or on other machines with processors of this kind, give the same bits. A worker
 holds one model's sum and a block of ``UPDATES`` deltas; whoever merges holds the total and one leaf. Where the sum gets
-noise, it is of whole numbers (:mod:`server.aggregation.deltas`), of twice the size, one delta after the other.
-"""
+noise, it is of whole numbers (:mod:`server.aggregation.deltas`), of twice the size, one delta after the other."""
 
 from __future__ import annotations
 

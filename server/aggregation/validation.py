@@ -30,8 +30,7 @@ def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -
     """Check one marginal report, over a public list of so many words. Raises ProtocolError.
 
     Under ``local`` trust the counts carry the device's own noise, so any word may appear with either sign. A share of
-    ``distributed`` noise hides nothing by itself, so a report that shows its counts is refused.
-    """
+    ``distributed`` noise hides nothing by itself, so a report that shows its counts is refused."""
     if plan.trust == "distributed":
         raise ProtocolError("counts: found counts in the clear; this round takes them under secure aggregation only")
     largest = LOCAL_LIMIT if plan.mode == "paper" else weight_units(plan)
@@ -76,9 +75,7 @@ def validate_delta(
     delta: Mapping[str, NDArray[np.float32]], shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan
 ) -> float:
     """Check names, shapes, values and norms of one decoded delta, each layer's too where the plan bounds layers.
-
-    Returns its L2 norm, computed in float64. Raises ProtocolError naming the parameter.
-    """
+    Returns its L2 norm, computed in float64. Raises ProtocolError naming the parameter."""
     validate_shapes(delta, shapes)
     groups = group_sizes(shapes, plan.scale_per)
     if plan.clipping != "global":
@@ -118,8 +115,7 @@ def norm_bound(plan: DeltaPlan, values: int, group: int = 1, clip_norm: float | 
 
     values: how many there are; group: the most that share an int8 scale; clip_norm: of a layer, else the plan's.
     Rounding adds at most scale^2 / 4 to the expected square of a value, and a group's scale is its largest value over
-    127: the bound is reached where one value of a group is all that the group has.
-    """
+    127: the bound is reached where one value of a group is all that the group has."""
     clipped = plan.clip_norm if clip_norm is None else clip_norm
     noise = plan.noise_stddev * (math.sqrt(values) + NOISE_DEVIATIONS) if plan.noise_stddev else 0.0
     match plan.encoding:

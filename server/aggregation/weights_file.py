@@ -39,10 +39,8 @@ def parse_weights(content: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def parse_tensors(content: bytes, dtypes: Sequence[str] = tuple(DTYPES)) -> dict[str, NDArray[Any]]:
-    """Every array of the file, read-only views of ``content``. dtypes: those expected, as the format names them.
-
-    Raises ProtocolError for a damaged file and for an array of another type.
-    """
+    """Every array of the file, read-only views of ``content``. dtypes: those expected, as the format names them. Raises
+    ProtocolError for a damaged file and for an array of another type."""
     read_metadata(content)
     try:
         entries = _deserialize(content)

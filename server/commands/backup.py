@@ -43,8 +43,7 @@ def backup(
 ) -> None:
     """Save a server's state, of one moment, while it goes on, and read it again.
 
-    What devices sent to rounds under way is left out: a restore ends those rounds.
-    """
+    What devices sent to rounds under way is left out: a restore ends those rounds."""
     _keep_password(database)
     from server import backup as archives
 
@@ -75,8 +74,7 @@ def restore(
 ) -> None:
     """Bring a saved state back into an empty database, of the same kind or another.
 
-    Rounds that were under way end; what may have been charged after the backup is charged to every device.
-    """
+    Rounds that were under way end; what may have been charged after the backup is charged to every device."""
     _keep_password(database)
     from server.backup import restore as bring_back
 

@@ -37,8 +37,7 @@ def bundle(
 ) -> None:
     """Write the bundle of RUN to OUT; it is opened as a device would before it takes its place. Needs no torch.
 
-    Background, rescoring weights, language model and n-gram are taken where RUN or --add folders hold them.
-    """
+    Background, rescoring weights, language model and n-gram are taken where RUN or --add folders hold them."""
     from export import bundles
 
     folders = [run, *(add or [])]
@@ -66,8 +65,7 @@ def refresh(
 ) -> None:
     """Write BUNDLE to OUT with the graphs of this version of idiolect; weights, words, models and card stay.
 
-    Where a release of idiolect adds graphs, this is how a bundle gets them without its training run. Needs no torch.
-    """
+    Where a release of idiolect adds graphs, this is how a bundle gets them without its training run. Needs no torch."""
     from device_sdk.bundle import Bundle
     from export import bundles
 

@@ -153,8 +153,7 @@ def moved(names: Mapping[int, str], chances: Mapping[int, tuple[float, float]], 
     """What moved between two distributions, the largest log ratios (nats) first in each direction.
 
     names: word id -> word. chances: word id -> (probability before, after), positive. "divergence" is how much the
-    later one differs from the earlier, sum of after * log(after / before).
-    """
+    later one differs from the earlier, sum of after * log(after / before)."""
     ratios = {word: math.log(after / before) for word, (before, after) in chances.items()}
     order = sorted(ratios, key=lambda word: (-ratios[word], word))
 

@@ -35,8 +35,7 @@ def _shared(
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Adds a command to ``app``. Its function takes an :class:`OperatorClient` first, then its own arguments and
-    options; ``--server``, ``--token``, ``--json`` and ``--output`` are added to them.
-    """
+    options; ``--server``, ``--token``, ``--json`` and ``--output`` are added to them."""
 
     def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
         def run(**options: Any) -> None:

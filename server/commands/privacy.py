@@ -148,8 +148,7 @@ def audit(
 ) -> None:
     """Attack the samplers with a canary: a lower bound on epsilon for each, beside three that are known to be broken.
 
-    Ends with status 1 if a sampler that ships does not keep its claim, or a broken one is not found.
-    """
+    Ends with status 1 if a sampler that ships does not keep its claim, or a broken one is not found."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -192,8 +191,7 @@ def words(
 ) -> None:
     """Release new words that enough devices named, with (epsilon, delta) for each device; the rest is never shown.
 
-    Every call is a release of its own, and costs that much again: keep what it says.
-    """
+    Every call is a release of its own, and costs that much again: keep what it says."""
     from server.privacy.new_words import devices_of, released_words, threshold
     from server.registry.initial import initial_from_bundle
 

@@ -1,8 +1,7 @@
 """Who sent a request: the Ed25519 signature over the canonical request, its time and its nonce.
 
 The signature is over the body's hash, which a header tells: the sender is verified before the body is read, which is
-then held against it.
-"""
+then held against it."""
 
 from __future__ import annotations
 
@@ -46,10 +45,8 @@ def authenticate(
     window: float,
 ) -> Sender:
     """Check signature and time of a request, before its body is read. The nonce is spent by the transaction that acts
-    on it.
-
-    Raises Refusal: 401 ``unsigned``, ``stale_time``, ``unknown_device`` or ``bad_signature``, 403 ``device_revoked``.
-    """
+    on it. Raises Refusal: 401 ``unsigned``, ``stale_time``, ``unknown_device`` or ``bad_signature``, 403
+    ``device_revoked``."""
     names = (DEVICE, BODY_DIGEST, NONCE, TIMESTAMP, SIGNATURE)
     device_id, digest, nonce, stamp, signature = (headers.get(name, "") for name in names)
     for name, value in zip(names, (device_id, digest, nonce, stamp, signature), strict=True):

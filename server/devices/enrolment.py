@@ -27,8 +27,7 @@ def enrol(
 
     token: the one that was shown, None for the server's own. uses: how many devices that one lets in. Raises Refusal:
     401 ``bad_token``; 403 ``device_revoked`` for a key that was revoked, ``token_revoked``, ``token_expired``,
-    ``token_used_up``.
-    """
+    ``token_used_up``."""
     shown = None if token is None else find_enrolment_token(connection, token)
     device_id = sha256(public_key).hexdigest()[:32]
     row = find_device(connection, device_id)
@@ -94,8 +93,7 @@ def add_enrolment_token(
 ) -> str:
     """A new token. Returns it; it is shown once and kept as its SHA-256. Raises Refusal: 409 ``name_taken``.
 
-    uses: how many devices it lets in, None for any number. expires_at: seconds since the epoch, None for no end.
-    """
+    uses: how many devices it lets in, None for any number. expires_at: seconds since the epoch, None for no end."""
     if connection.execute(select(enrolment_tokens).where(enrolment_tokens.c.name == name)).first() is not None:
         raise Refusal(409, "name_taken", f"name: {name!r} is or was an enrolment token; choose another", "name")
     token = draw_token()
@@ -128,10 +126,8 @@ def find_enrolment_token(connection: Connection, token: str) -> Row[Any]:
 
 
 def _use(connection: Connection, row: Row[Any], now: float) -> None:
-    """Let one more device in. ``row`` must come from this transaction.
-
-    Raises Refusal: 403 ``token_revoked``, ``token_expired``, ``token_used_up``.
-    """
+    """Let one more device in. ``row`` must come from this transaction. Raises Refusal: 403 ``token_revoked``,
+    ``token_expired``, ``token_used_up``."""
     if row.revoked_at is not None:
         raise Refusal(403, "token_revoked", "token: this enrolment token was revoked; ask for a new one", "token")
     if row.expires_at is not None and row.expires_at <= now:

@@ -1,6 +1,5 @@
 """Named operators in the database. A token is kept as its SHA-256 alone: it is drawn with 256 bits, so that nobody can
-try them all, and a slow hash would only slow the server. Names are never given twice, so that the trail stays clear.
-"""
+try them all, and a slow hash would only slow the server. Names are never given twice, so that the trail stays clear."""
 
 from __future__ import annotations
 

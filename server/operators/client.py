@@ -1,6 +1,5 @@
 """The operator's side of a server's HTTP interface: for commands, simulations and an operator's own programs. What the
-server answers comes back as the messages of :mod:`server.operators.messages`.
-"""
+server answers comes back as the messages of :mod:`server.operators.messages`."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 
 class OperatorClient:
     """Owns the connections of whoever runs one server. Every request raises CheckInError where the server is out of
-    reach or answers what is none of its messages, and Refused, with status and code, where it refuses.
-    """
+    reach or answers what is none of its messages, and Refused, with status and code, where it refuses."""
 
     def __init__(
         self, server: str, token: str, *, timeout: float = 600.0, transport: httpx.BaseTransport | None = None

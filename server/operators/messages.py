@@ -1,8 +1,7 @@
 """What operators send and are answered, as data: the routes read and write these, the client gives them back typed.
 
 Fields that a newer server adds are kept as they come. A number that may be infinite travels as ``"Infinity"``; times
-are seconds since the epoch.
-"""
+are seconds since the epoch."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ class ScheduleSettings(BaseModel):
     warmup: updates over which it rises linearly to its value. start, decay, transition: after ``start`` updates it is
     multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (Pelikan et al. 2023:
     decay 0.6 over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is
-    left.
-    """
+    left."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     warmup: Annotated[int, Field(ge=0)] = 0
@@ -31,8 +30,7 @@ class OptimizerSettings(BaseModel):
     """kind and its hyper-parameters.
 
     momentum, second_momentum: of the moments, which ``sgd`` has not. epsilon: added to the root of the second moment.
-    weight_decay: of LAMB, which scales it with the update. schedule: of the learning rate.
-    """
+    weight_decay: of LAMB, which scales it with the update. schedule: of the learning rate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: Literal["sgd", "adam", "lamb"] = "sgd"

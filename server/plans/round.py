@@ -42,8 +42,7 @@ class RehearsalPlan(BaseModel):
     pseudo_devices: how many a round. batch_size: utterances of each, at most; no utterance is drawn again before all
     have been. weight: of one pseudo-device, in devices. learning_rate: of its steps, where the round collects weight
     differences; gradients are taken without steps. seed: of the draws. What it sends is clipped like a device's and
-    gets no noise: it tells nothing about a user.
-    """
+    gets no noise: it tells nothing about a user."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     pseudo_devices: Annotated[int, Field(ge=1, le=1_000_000)] = 40
@@ -58,8 +57,7 @@ class ServerStep(BaseModel):
     are published: the additional iteration on held-out data of Gao et al. 2022, section 3.1.
 
     utterances: one step each, drawn as for rehearsal. learning_rate: of the steps. clip_norm: L2 bound of what they
-    move together. seed: of the draws.
-    """
+    move together. seed: of the draws."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     utterances: Annotated[int, Field(ge=1, le=1_000_000)] = 16
@@ -73,8 +71,7 @@ class GroupPlan(BaseModel):
 
     size: devices in a group; what a device computes and sends grows with it, so a round of thousands is many groups.
     The last group may be smaller. stage_seconds: how long a group waits at each stage for those who have not answered;
-    it must be longer than devices take between two check-ins.
-    """
+    it must be longer than devices take between two check-ins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     size: Annotated[int, Field(ge=2, le=MAX_MEMBERS)] = 50
@@ -87,8 +84,7 @@ class SamplingPlan(BaseModel):
     kind: ``poisson`` asks each on its own with probability ``rate``; ``fixed`` asks so many. rate: q; None asks for
     ``over_selection`` times the round's goal, on the average or exactly, for those that do not answer. amplified: the
     ledger charges every eligible device for the release, asked or not, by what sampling leaves of its privacy loss,
-    instead of each that reports in full; a release must not depend on how many answered.
-    """
+    instead of each that reports in full; a release must not depend on how many answered."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: Literal["poisson", "fixed"] = "poisson"
@@ -129,8 +125,7 @@ class RoundSettings(BaseModel):
     deviation of the Gaussian noise that the server adds to every value of the deltas' sum, in clipping bounds; 0 for
     none. teacher, rehearsal, server_step: what the server adds to rounds that collect deltas; None leaves it out.
     sampling: who is asked; None asks every device. rounds: how many rounds like this one there are, with it; the next
-    opens when this one ends, unless an operator abandons it, its model is refused, or another round is open.
-    """
+    opens when this one ends, unless an operator abandons it, its model is refused, or another round is open."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     marginals: MarginalPlan | None = MarginalPlan()
@@ -333,8 +328,7 @@ class RoundState(StrEnum):
     An operator may abandon every round that is not final. Every way is one transaction, with a line in ``transitions``;
     a report, its count and its charge are one, too, and so are a round's opening and the charge of everyone where
     accounting is amplified. A server that is killed goes on from the last way taken. A report after the goal or the
-    deadline is answered 409 ``round_closed``, and its device puts the counts back on its books.
-    """
+    deadline is answered 409 ``round_closed``, and its device puts the counts back on its books."""
 
     PLANNED = "planned"
     OPEN = "open"

@@ -45,11 +45,8 @@ _EFFECTIVE: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any]], ...] = (
 
 def read_round(path: Path) -> RoundSettings:
     """The settings in a file. A stream is collected where its table stands in the file, marginals where none does;
-    ``preset`` names settings to start from.
-
-    Raises ConfigurationError, naming file and field: what is no TOML, an unknown field, a value that is impossible or
-    would have no effect.
-    """
+    ``preset`` names settings to start from. Raises ConfigurationError, naming file and field: what is no TOML, an
+    unknown field, a value that is impossible or would have no effect."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -5,8 +5,7 @@ noised count and bets on events fixed beforehand. An event whose chances under t
 disproves epsilon; confidence bounds on the two chances make that a lower bound on epsilon (Clopper and Pearson, shared
 out among the bets). One of the events looks at the bits of a float that no count with a canary in it can have.
 
-Counts are in words, such that the canary is 1. n: runs of one kind.
-"""
+Counts are in words, such that the canary is 1. n: runs of one kind."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ def clopper_pearson(hits: int, runs: int, risk: float) -> tuple[float, float]:
 def _epsilon(likelier: float, rarer: float, delta: float) -> float:
     """The least epsilon that allows an event of chance ``likelier`` with, and ``rarer`` without.
 
-    With a delta the noise is Gaussian: two chances give its ratio of shift to deviation, which gives epsilon.
-    """
+    With a delta the noise is Gaussian: two chances give its ratio of shift to deviation, which gives epsilon."""
     if likelier <= rarer:
         return 0.0
     if delta == 0:

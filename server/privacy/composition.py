@@ -18,8 +18,7 @@ divergence H_a(P || P') = sum max(0, p - a p') of the mixture follows from that 
 All words of a report come or stay away together, so it is the whole report's loss that is sampled, not each word's.
 Where a user's reports are replaced by any others, both mixtures share (1 - q) P0, and for a >= 1 (advanced joint
 convexity: Balle, Barthe and Gaboardi, Privacy Amplification by Subsampling, 2018) H_a <= q H_b of the pair of reports;
-the other way round it is the same, so H_a = 1 - a + a H_(1/a) gives it for a < 1.
-"""
+the other way round it is the same, so H_a = 1 - a + a H_(1/a) gives it for a < 1."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What ``work`` returns, for work that composes while others wait for it: for a transaction that writes, say.
 
     What is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun
-    anew once it is known. So it must be one transaction, or several that go on where the last one ended.
-    """
+    anew once it is known. So it must be one transaction, or several that go on where the last one ended."""
     for _ in range(ATTEMPTS):
         before = _HURRIED.set(True)
         try:

@@ -22,8 +22,7 @@ class StreamCost:
 
     user_epsilon: of a user who is in every round. utterance_epsilon: of one utterance, which is in one round.
     count_epsilon: of one count in all releases, mode ``paper`` only. scale_words: of one draw of marginals' noise.
-    deviation_words: of all noise in a word's count after the last round with the fewest reports.
-    """
+    deviation_words: of all noise in a word's count after the last round with the fewest reports."""
 
     user_epsilon: float
     round_epsilon: float
@@ -53,10 +52,8 @@ def round_costs(settings: RoundSettings, delta: float) -> dict[str, StreamCost]:
 
 def calibrate(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float = 1e-6) -> MarginalPlan:
     """``plan`` with the largest epsilon of one release at which ``rounds`` of them cost a user at most ``user_epsilon``
-    at ``delta`` (to a few parts in 1,000), as the ledger composes them.
-
-    Raises PrivacyError for mode ``paper``, where no noise is enough.
-    """
+    at ``delta`` (to a few parts in 1,000), as the ledger composes them. Raises PrivacyError for mode ``paper``, where
+    no noise is enough."""
     if plan.mode == "paper":
         raise PrivacyError("mode: found paper, which promises nothing of a user; expected bounded")
     if not (0 < user_epsilon < math.inf and rounds >= 1):

@@ -12,8 +12,7 @@ such words passes the threshold T:
     delta = k P(1 + noise >= T) = k p^(T - 1) / (1 + p)    for whole T above 1
 
 and the threshold is the least whole T for which that is at most delta, about 1 + (k / epsilon) ln(k / (2 delta)).
-Adjacency: one device added or removed. Trust: central, the server sees the words before it drops those below T.
-"""
+Adjacency: one device added or removed. Trust: central, the server sees the words before it drops those below T."""
 
 from __future__ import annotations
 
@@ -53,10 +52,8 @@ def failure_chance(plan: WordPlan, least: int) -> float:
 
 def devices_of(contributions: Iterable[Set[str]], listed: Set[str], plan: WordPlan) -> dict[str, int]:
     """Word -> number of devices that named it, in alphabetical order, but for the ``listed`` ones, which are public.
-    contributions: one set of words for each device.
-
-    Raises PrivacyError for a device that names more than the plan allows, or what is no word.
-    """
+    contributions: one set of words for each device. Raises PrivacyError for a device that names more than the plan
+    allows, or what is no word."""
     devices: Counter[str] = Counter()
     for named in contributions:
         if len(named) > plan.max_words:
@@ -73,8 +70,7 @@ def released_words(
     """Words to add to the list -> noised number of devices that named them, the most frequent first.
 
     devices: word -> number of devices, each of which counts in at most ``plan.max_words`` of them. source: of the
-    noise's bits: the system's generator, or the stream of a release's secret key (:mod:`server.privacy.noise`).
-    """
+    noise's bits: the system's generator, or the stream of a release's secret key (:mod:`server.privacy.noise`)."""
     noise, least = discrete_laplaces(len(devices), noise_scale(plan), source), threshold(plan)
     noised = {word: count + int(draw) for (word, count), draw in zip(devices.items(), noise, strict=True)}
     kept = {word: count for word, count in noised.items() if count >= least}

@@ -1,6 +1,5 @@
 """The noise of a marginals round: which, how much, who adds it, and the random bytes of a secret key that it is drawn
-from, so that it can be drawn again to the last bit. Counts and scales are in fixed-point units.
-"""
+from, so that it can be drawn again to the last bit. Counts and scales are in fixed-point units."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def plan_noise(plan: MarginalPlan) -> Noise:
     """One party's noise: the server's under trust ``central``, each device's otherwise.
 
     Central: such that one release costs at most ``plan.epsilon`` (and ``plan.delta``, where it is Gaussian). Mode
-    ``paper``: scale 1 / epsilon words (Liu & Peng 2020, eq. 9).
-    """
+    ``paper``: scale 1 / epsilon words (Liu & Peng 2020, eq. 9)."""
     if plan.mechanism == "discrete_gaussian":
         variance = gaussian_variance(plan) if plan.trust == "central" else share_variance(plan)
         return Noise("discrete_gaussian", math.sqrt(variance))
@@ -64,10 +62,8 @@ def add_noise(
     counts: NDArray[np.int64], plan: MarginalPlan, source: RandomBytes = secrets.token_bytes
 ) -> NDArray[np.int64]:
     """``counts`` [words], each plus an independent draw of the server's noise, whose bits come from ``source``: the
-    system's generator, or the stream of a release's secret key (:func:`key_stream`). Never a seed.
-
-    Raises PrivacyError if a release would cost more than plan.epsilon, and for a plan whose noise the devices add.
-    """
+    system's generator, or the stream of a release's secret key (:func:`key_stream`). Never a seed. Raises PrivacyError
+    if a release would cost more than plan.epsilon, and for a plan whose noise the devices add."""
     if plan.trust != "central":
         raise PrivacyError(f"trust: found {plan.trust}, where devices add the noise; expected central")
     if plan.mechanism == "discrete_gaussian":
@@ -93,8 +89,7 @@ def new_key() -> bytes:
 def key_stream(key: bytes, purpose: str) -> RandomBytes:
     """The bytes of a key for one purpose, from the first on: AES-256 in counter mode under HKDF-SHA256(key, purpose).
 
-    Another key or another purpose has unrelated bytes. Raises PrivacyError for a key of another length.
-    """
+    Another key or another purpose has unrelated bytes. Raises PrivacyError for a key of another length."""
     if len(key) != KEY_BYTES:
         raise PrivacyError(f"key: found {len(key)} bytes, expected {KEY_BYTES}")
     derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)

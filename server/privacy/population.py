@@ -2,8 +2,7 @@
 
 Who was asked must stay unknown for the amplification to hold, so nobody is charged for having been asked: the whole
 population is, when the round opens, whether its devices report or not and whatever becomes of the round. Who that is
-follows from when devices were enrolled and revoked, so a million devices take one line. Append-only like the ledger.
-"""
+follows from when devices were enrolled and revoked, so a million devices take one line. Append-only like the ledger."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ printed; the integral here does not.
 Pelikan et al. 2023 trains with what it can compute and states epsilon for more users at the same noise of the mean
 update over the bound, z / L: as far as the mean goes, training is the same. Its tables (2, 16 and 17) print epsilon to
 two digits with the Rényi order it was found at. A row whose figure does not follow from its order is a misprint: of the
-order where another order of the paper's grid gives the printed epsilon, of epsilon where none does.
-"""
+order where another order of the paper's grid gives the printed epsilon, of epsilon where none does."""
 
 from __future__ import annotations
 
@@ -115,8 +114,7 @@ def judge(row: PublishedRow) -> Verdict:
 def pld_epsilon(plan: Plan) -> float:
     """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some plans.
 
-    The loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards.
-    """
+    The loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
@@ -142,8 +140,7 @@ def renyi_divergence(q: float, z: float, alpha: float) -> float:
     """Rényi divergence of order alpha of one round, nats, for 0 < q <= 1, z > 0 and alpha > 1 (Mironov, Talwar and
     Zhang 2019, section 3.3):
 
-        log E_{x ~ N(0, z^2)} [(1 - q + q exp((2 x - 1) / (2 z^2)))^alpha] / (alpha - 1)
-    """
+        log E_{x ~ N(0, z^2)} [(1 - q + q exp((2 x - 1) / (2 z^2)))^alpha] / (alpha - 1)"""
     if q == 1:
         return alpha / (2 * z * z)
     step = z / _STEPS
@@ -159,8 +156,7 @@ def renyi_divergence(q: float, z: float, alpha: float) -> float:
 def epsilon_at(plan: Plan, alpha: float) -> float:
     """Epsilon of a plan, from the divergence of one order (Canonne, Kamath and Steinke 2020, prop. 12):
 
-    T R_alpha + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)
-    """
+    T R_alpha + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)"""
     divergence = plan.rounds * renyi_divergence(plan.sampling, plan.noise_multiplier, alpha)
     return max(0.0, divergence + math.log1p(-1 / alpha) - (math.log(plan.delta) + math.log(alpha)) / (alpha - 1))
 
@@ -177,8 +173,7 @@ def rdp_epsilon(plan: Plan) -> tuple[float, float]:
 def amplified(plan: Plan, *, pld: bool = True) -> dict[str, Any]:
     """Epsilon of a user by both accountants, under Poisson sampling; every user is charged every round.
 
-    pld: takes seconds to a minute; where epsilon is far above 1,000 and would need minutes, only RDP is stated.
-    """
+    pld: takes seconds to a minute; where epsilon is far above 1,000 and would need minutes, only RDP is stated."""
     epsilon, order = rdp_epsilon(plan)
     return {"rdp": epsilon, "order": order, "pld": min(epsilon, pld_epsilon(plan)) if pld and epsilon < 1000 else None}
 

@@ -1,7 +1,6 @@
 """Downloads as differences to what a device has: made once, when first asked for, and kept beside the models.
 
-Anybody may ask, so what can be asked for is little: ways to what devices are to have now, from what they had lately.
-"""
+Anybody may ask, so what can be asked for is little: ways to what devices are to have now, from what they had lately."""
 
 from __future__ import annotations
 

@@ -40,10 +40,8 @@ def initial_from_bundle(path: Path | None) -> InitialModel:
 
 
 def register_initial(database: Database, blobs: BlobStore, initial: InitialModel, now: float) -> None:
-    """Register the first model and version 0 of the marginals in an empty database; else check that they fit.
-
-    Raises ConfigurationError when the database belongs to another word list or other parameter shapes.
-    """
+    """Register the first model and version 0 of the marginals in an empty database; else check that they fit. Raises
+    ConfigurationError when the database belongs to another word list or other parameter shapes."""
     validate_probabilities(initial.background, initial.background.size)
     with database.read() as connection:
         started = _is_started(connection)

@@ -54,10 +54,7 @@ def trainable(weights: Mapping[str, NDArray[np.float32]]) -> dict[str, tuple[int
 
 def add_model(connection: Connection, version: str, stored: StoredModel, *, now: float, **columns: Any) -> None:
     """Register a version. columns: parent, round_id, optimizer_sha256, figures, note, and teacher, the version that
-    devices learn from beside it, already registered.
-
-    Raises Refusal (409) if the version exists with other weights.
-    """
+    devices learn from beside it, already registered. Raises Refusal (409) if the version exists with other weights."""
     if (row := connection.execute(_FIND, {"wanted": version}).first()) is not None:
         if row.sha256 == stored.sha256:
             return

@@ -20,8 +20,7 @@ def superfluous(connection: Connection, keep: int) -> list[str]:
     """Digests of the weights and optimizer states that nothing needs any more, sorted.
 
     Needed are the ``keep`` newest models, the current one, those of a running rollout, those that rounds under way
-    begin from or have made, what they began as, and the teachers of all of these.
-    """
+    begin from or have made, what they began as, and the teachers of all of these."""
     models = {str(row.version): row for row in list_models(connection)}
     ended = [state for state in RoundState if not NEXT[state]]
     underway = select(rounds.c.base_model, rounds.c.model_version).where(rounds.c.state.not_in(ended))

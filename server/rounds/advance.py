@@ -1,8 +1,7 @@
 """Moving a closing round to publication. Each step is one transaction: a round goes on where a killed server left it.
 
 A step computes first and writes once. What it computes depends only on what earlier transactions stored, and so does
-privacy noise: its secret key is stored before anything is drawn from it (:mod:`server.rounds.release_keys`).
-"""
+privacy noise: its secret key is stored before anything is drawn from it (:mod:`server.rounds.release_keys`)."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def give_up(database: Database, blobs: BlobStore, round_id: str, now: float, not
 def remove_orphans(database: Database, blobs: BlobStore) -> None:
     """Delete raw deltas that no report points to: those of finished rounds, and uploads cut off by a crash.
 
-    Call at start-up, before uploads are taken: an upload in progress has a blob before it has a row.
-    """
+    Call at start-up, before uploads are taken: an upload in progress has a blob before it has a row."""
     with database.read() as connection:
         wanted = set(connection.execute(select(reports.c.blob).where(reports.c.blob.is_not(None))).scalars())
     for name in blobs.names("deltas"):
@@ -182,8 +180,7 @@ def abandon(
 ) -> None:
     """End a round without a release; what was sent for it is deleted, what it was charged stays charged.
 
-    also: done in the same transaction. Raises Refusal (409) for a round that has ended.
-    """
+    also: done in the same transaction. Raises Refusal (409) for a round that has ended."""
     with database.write() as connection:
         transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
         also(connection)

@@ -32,10 +32,8 @@ def check_in(
 ) -> CheckedIn:
     """Answer one check-in, in a transaction. A stream is offered only if the device can still report in it: not yet
     reported, the same word list for marginals and words, and epsilon left under the cap. fleet: the process' count of
-    its devices, which says with the open rounds when this one should come back.
-
-    Raises Refusal: 403 ``other_device``, 409 ``replayed``.
-    """
+    its devices, which says with the open rounds when this one should come back. Raises Refusal: 403 ``other_device``,
+    409 ``replayed``."""
     if message.device_id != sender.device_id:
         raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
     with database.write() as connection:

@@ -6,8 +6,7 @@ charged devices for more of them, and given versions and numbers that this state
 - ends every round that was under way, planned ones too: their reports are not drawn from again;
 - charges every device, also those that enrol from now on, since the lost server may have known them, for as many
   rounds as it may have closed meanwhile, each as dear as the dearest that there ever was;
-- goes on with marginals and rounds whose numbers are far above what the lost server can have reached.
-"""
+- goes on with marginals and rounds whose numbers are far above what the lost server can have reached."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ Bonawitz et al., Towards Federated Learning at Scale, 2019). A fleet that asked 
 second or less. I is at least 3 N / 2 c, so the window begins no sooner than it is wide, and who comes back first is not
 there again before the last has come: arrivals never add up to more than c. In the long run there are N / I, at most
 2 c / 3. Only of devices that it has not seen yet does the server know nothing: a fleet that enrols faster than it
-stands is told apart once it is counted.
-"""
+stands is told apart once it is counted."""
 
 from __future__ import annotations
 

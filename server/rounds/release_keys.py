@@ -3,8 +3,7 @@
 A key is stored before anything is drawn from it. So a server that was killed at any point draws the same noise again,
 and so does one that was brought back from a backup taken meanwhile; and where the accepted reports are others, there is
 another key, and every report is charged for another draw. A key is forgotten together with the reports: whoever has it
-can take the noise off.
-"""
+can take the noise off."""
 
 from __future__ import annotations
 
@@ -72,8 +71,7 @@ def obtain_key(
     transaction; None where too few were accepted for a release. Draw from it only once that is committed.
 
     A fresh key beside one of other reports charges every report again. Raises PrivacyError where that would take a
-    device past its cap, or where the key was forgotten.
-    """
+    device past its cap, or where the key was forgotten."""
     accepted = accepted_reports(connection, round_id, stream)
     if len(accepted) < settings.minimum and not settings.amplified:
         return None

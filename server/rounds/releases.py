@@ -76,10 +76,7 @@ def release_marginals(
     noise under trust ``central``, as it is where the devices have added theirs. Bounded counts are added to what was
     released before, and what does not stand out of the noise is dropped. Those of mode ``paper`` are all counts so far
     and take its place (Liu & Peng 2020, eq. 8). aggregate: int64 [words], where secure aggregation took the sum and the
-    reports show no counts.
-
-    Raises PrivacyError where the server adds noise and ``key`` is not that of these reports.
-    """
+    reports show no counts. Raises PrivacyError where the server adds noise and ``key`` is not that of these reports."""
     plan, inputs = settings.marginals, digest_of(contributions)
     assert plan is not None
     if aggregate is None:
@@ -132,8 +129,7 @@ def release_deltas(
 
     row: of the round. workers: who adds the reports up, which no result depends on. key: of the server's noise, where
     it adds some. Raises LearningError where the optimizer diverges, StateError where a stored report is not what was
-    accepted or the round wants a rehearsal that this server cannot give.
-    """
+    accepted or the round wants a rehearsal that this server cannot give."""
     plan, base, inputs = settings.deltas, lineage.base, digest_of(contributions)
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
@@ -257,10 +253,8 @@ def _sum(
     grid: Grid | None,
 ) -> deltas.DeltaSum:
     """The reports' deltas, added up by weight, in steps of the grid where there is one; a robust average, which gets no
-    noise, counts as what so many equal devices would have sent.
-
-    Raises StateError where a stored report is not what was accepted.
-    """
+    noise, counts as what so many equal devices would have sent. Raises StateError where a stored report is not what was
+    accepted."""
     accepted = [
         Accepted(row.blob, row.body_sha256, weight)
         for row, weight in zip(contributions, report_weights(settings, contributions), strict=True)

@@ -2,8 +2,7 @@
 
 A device numbers its own reports, and whoever sees or guesses the numbers of another, or of what the server makes, must
 not be able to take them: reports are stored under ids of which no message can name one (a colon is no part of what it
-may send).
-"""
+may send)."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Contribution:
 
     counts: word id -> fixed-point units of a marginal report, or word -> 1 of a report of words; blob: name of a
     delta's bytes in the blob store. model_version: what a delta was made on. loss, word_error: what the device told
-    besides.
-    """
+    besides."""
 
     report_id: str
     round_id: str
@@ -62,8 +60,7 @@ def accept(
     Ids are a device's own. The same id with the same body is answered as a duplicate whatever state the round is in,
     and any id once the round is forgotten (:mod:`server.rounds.retention`).
     Raises Refusal: 409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
-    ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
-    """
+    ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``."""
     with database.write() as connection:
         return _accept(connection, sender, contribution, caps, clock())
 

@@ -6,8 +6,7 @@ and the digests of their keys are deleted, and their marginals' contents. Their 
 marginals that they made do, and the ledger's totals (:mod:`server.privacy.ledger`), so nobody's epsilon changes.
 
 A report of a forgotten round is answered as a duplicate, for nobody knows any more whether it was counted: a device
-that was told no would report the same again.
-"""
+that was told no would report the same again."""
 
 from __future__ import annotations
 

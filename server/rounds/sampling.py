@@ -2,8 +2,7 @@
 
 The draw of a device is a keyed hash of its id, so a fleet of a million needs no list: the round's key and a threshold
 say of every device whether it was asked, then and later. The key comes from the system's generator and never leaves the
-server, since amplification holds only for those who cannot tell who was asked.
-"""
+server, since amplification holds only for those who cannot tell who was asked."""
 
 from __future__ import annotations
 

@@ -2,5 +2,4 @@
 
 The root role belongs to offline keys; targets, snapshot and timestamp are signed here, by online keys that a new root
 can take away. :mod:`server.signing.roots` works on a folder and needs no server;
-:class:`~server.signing.repository.Repository` signs and serves.
-"""
+:class:`~server.signing.repository.Repository` signs and serves."""

@@ -3,8 +3,7 @@
 A folder of ``init`` holds ``root-1.pem``, ``root-2.pem``, ... (offline keys, best moved to places of their own) and
 ``server``, all that a server gets: ``server/keys`` with the online keys and ``server/roots`` with every signed root.
 Keys are Ed25519, as PEM files that their owner only can read, encrypted where there is a passphrase.
-A change is a proposal, ``next.root.json``, until enough keys of the root before and of its own have signed it.
-"""
+A change is a proposal, ``next.root.json``, until enough keys of the root before and of its own have signed it."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def create(
     """A new repository in an empty folder -> its first root, signed by all of its keys.
 
     keys, threshold: of the root role. days: until the root expires. ConfigurationError: the folder is not empty, or
-    more signatures are asked for than there are keys.
-    """
+    more signatures are asked for than there are keys."""
     if not 1 <= threshold <= keys:
         raise ConfigurationError(f"threshold: found {threshold} of {keys} keys, expected at least 1 and at most {keys}")
     if folder.exists() and any(folder.iterdir()):
@@ -92,8 +90,7 @@ def rotate(
     takes the place of the key ``revoke``, or is one more; None only prolongs.
 
     The new online key lies in ``server/keys`` beside the old one until the root is signed. ConfigurationError: a
-    proposal is there already, or ``role``, ``revoke`` or ``threshold`` do not fit.
-    """
+    proposal is there already, or ``role``, ``revoke`` or ``threshold`` do not fit."""
     if (folder / PROPOSAL).exists():
         raise ConfigurationError(f"{folder / PROPOSAL}: a root waits for signatures; sign or delete it first")
     if role is not None and role not in (*ONLINE, "root"):

@@ -40,8 +40,7 @@ class Database:
     """Owns the connection pool. Opening it brings the schema up to date.
 
     SQLite runs with write-ahead logging and a full fsync at each commit, so what was acknowledged is on disk. Whichever
-    the database is, one transaction writes at a time: what it read when it began is still true when it commits.
-    """
+    the database is, one transaction writes at a time: what it read when it began is still true when it commits."""
 
     def __init__(self, url: str, connections: int = CONNECTIONS, *, existing: bool = False) -> None:
         """connections: how many at most; requests that find all of them in use wait for one. existing: neither make it
@@ -132,8 +131,7 @@ class Database:
 
         SQLite's log is written back and cut off; what is deleted from its pages is written over. PostgreSQL's tables
         are written anew, and where the server's role may, its log is switched. Returns False where readers still look
-        at what was: ask again.
-        """
+        at what was: ask again."""
         with self._marks:
             tables, self._forgotten = self._forgotten, set()
         if not tables:
@@ -207,8 +205,7 @@ class Database:
 
         processes: how many the server will have, each of which then claims its part as a ``member``. A server that was
         killed leaves the database to the next when the last of its members has gone too.
-        SQLite's file is claimed with the folder beside it (:class:`server.storage.blobs.FolderLock`).
-        """
+        SQLite's file is claimed with the folder beside it (:class:`server.storage.blobs.FolderLock`)."""
         if self.sqlite or self._claim is not None:
             return
         self._claim = self.engine.connect()
@@ -258,10 +255,8 @@ class Database:
         self.check_known(connection, found, f"database {_shown(self.engine.url)}")
 
     def migrate(self) -> None:
-        """Bring the schema to the newest revision. Safe to call on an empty and on a current database.
-
-        Raises StateError where a newer server has been at it.
-        """
+        """Bring the schema to the newest revision. Safe to call on an empty and on a current database. Raises
+        StateError where a newer server has been at it."""
         from alembic import command
 
         with self.write() as connection:

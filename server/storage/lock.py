@@ -1,8 +1,7 @@
 """Turns that processes of one server take: who moves rounds on, and who looks whether any can be moved.
 
 PostgreSQL keeps them, by locks that end with the connection of a process that was killed. SQLite's file belongs to one
-process, whose threads take turns among themselves.
-"""
+process, whose threads take turns among themselves."""
 
 from __future__ import annotations
 

@@ -16,10 +16,8 @@ HELD = 8
 
 
 def open_blobs(place: Path | str, *, tidy: bool = True, create: bool = True) -> BlobStore:
-    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy, create: see :class:`FolderBlobs`.
-
-    Raises StateError or MissingExtraError where it cannot be opened.
-    """
+    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy, create: see :class:`FolderBlobs`. Raises
+    StateError or MissingExtraError where it cannot be opened."""
     if "://" in str(place):
         return ObjectBlobs(str(place))
     return FolderBlobs(Path(place), tidy=tidy, create=create)
@@ -29,8 +27,7 @@ class ObjectBlobs:
     """Objects under a bucket's prefix: a :class:`server.storage.blobs.BlobStore`.
 
     A put is durable when the store answers, so nothing is half-written. Keys, region and endpoint come from the
-    environment that the store's own tools use (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...).
-    """
+    environment that the store's own tools use (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...)."""
 
     def __init__(self, url: str) -> None:
         """url: ``s3://bucket/prefix``, ``gs://...``, ``az://...``. Raises MissingExtraError or StateError."""

@@ -43,8 +43,7 @@ def body_reader(
     """A dependency that reads the body, counting bytes as they come, whatever the headers claim.
 
     before: refuses who may not send at all, so that nothing of theirs is held in memory.
-    Raises Refusal: 413 ``too_large``, 408 ``too_slow``, 415 ``encoding``, 400 ``disconnected``.
-    """
+    Raises Refusal: 413 ``too_large``, 408 ``too_slow``, 415 ``encoding``, 400 ``disconnected``."""
 
     async def read(request: Request, most: int = Depends(_gate(limit, before))) -> bytes:
         return await _read(request, most)
@@ -59,8 +58,7 @@ def upload_reader(
     the request is over (:mod:`server.memory`).
 
     before: may say how many bytes are the most that this sender has to send, where that is less than the limit.
-    Raises Refusal: as :func:`body_reader`, 503 ``no_room``, 429 ``too_many_requests``.
-    """
+    Raises Refusal: as :func:`body_reader`, 503 ``no_room``, 429 ``too_many_requests``."""
 
     async def read(request: Request, most: int = Depends(_gate(limit, before))) -> AsyncIterator[bytes]:
         server = service(request)

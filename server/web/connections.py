@@ -6,8 +6,7 @@ complete; then it is answered 408, or cut off where it has its answer. Bodies ha
 
 A connection beyond ``connections``, or beyond the share of its address, takes the place of one that keeps the server
 waiting: for a head, for a body, or for its answer to be read. Of all addresses the one with most connections gives way,
-with the one that is waited for longest; a body that a device has signed for, and that comes, gives way to nobody.
-"""
+with the one that is waited for longest; a body that a device has signed for, and that comes, gives way to nobody."""
 
 from __future__ import annotations
 

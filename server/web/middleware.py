@@ -1,7 +1,6 @@
 """What happens to every request around its route: it gets an id, is counted, timed and logged, and comes not too often.
 
-Routes are named by their template, never by the address that was asked for; nothing names a device.
-"""
+Routes are named by their template, never by the address that was asked for; nothing names a device."""
 
 from __future__ import annotations
 

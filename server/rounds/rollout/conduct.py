@@ -1,8 +1,7 @@
 """What becomes of a running rollout: looked at with every tick, decided by evidence or by an operator.
 
 A model is promoted once its time is over, its devices do not fare worse and it hears held-out speech well enough. What
-is decided is written in one transaction; a server that is killed before decides again.
-"""
+is decided is written in one transaction; a server that is killed before decides again."""
 
 from __future__ import annotations
 
@@ -85,10 +84,8 @@ def promote(
 
 
 def roll_back(database: Database, now: float, by: str, note: str) -> dict[str, Any]:
-    """Give the rollout's devices the model of all others again, at the word of the operator ``by``.
-
-    Raises Refusal: 409 ``no_rollout``.
-    """
+    """Give the rollout's devices the model of all others again, at the word of the operator ``by``. Raises Refusal: 409
+    ``no_rollout``."""
     with database.write() as connection:
         row = store.require_running(connection)
         _end(connection, row, "rolled_back", now, note[:500] or f"rolled back by {by}", {})

@@ -7,8 +7,7 @@ upper tail is the p-value, which needs no large numbers.
 Looking often would find something in the end. So the doubt is spent: half of it is kept for the last look, when the
 rollout's time is over; the k-th look before, k = 0, 1, ..., is taken once, when ``minimum`` 2^k of its devices have
 been watched, and may spend doubt / 2^(k + 2). All looks together then take a harmless model back with a probability of
-at most ``doubt``. None of it is in the papers.
-"""
+at most ``doubt``. None of it is in the papers."""
 
 from __future__ import annotations
 

@@ -16,10 +16,8 @@ from server.storage.schema import devices, rollout_devices, rollouts
 
 
 def begin(connection: Connection, version: str, settings: RolloutSettings, now: float, note: str) -> None:
-    """Offer a registered model to its share of the devices from now on.
-
-    Raises Refusal: 409 ``rollout_running`` while another one runs, ``is_current`` for what every device has.
-    """
+    """Offer a registered model to its share of the devices from now on. Raises Refusal: 409 ``rollout_running`` while
+    another one runs, ``is_current`` for what every device has."""
     other = running(connection)
     if other is not None:
         detail = f"model {other.version} is with its rollout; promote it or roll it back first"

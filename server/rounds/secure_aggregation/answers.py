@@ -1,8 +1,7 @@
 """Devices join a round's groups, answer stage by stage, and are told what to do next.
 
 Every message counts once, however often it comes. The checks are pure; every refusal of one is a ProtocolError that
-begins with the name of the field. Whether a masked vector is honest nobody can see: that is the price of masks.
-"""
+begins with the name of the field. Whether a masked vector is honest nobody can see: that is the price of masks."""
 
 from __future__ import annotations
 
@@ -68,11 +67,9 @@ def join(
     connection: Connection, sender: Sender, envelope: Envelope, *, caps: Caps, now: float
 ) -> tuple[StageReceipt, bool]:
     """Take a device's keys; it is in a group as soon as enough others have joined. Returns its receipt and whether that
-    closed the round.
-
-    Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
-    ``busy``, ``other_words``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``.
-    """
+    closed the round. Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``,
+    ``not_sampled``, ``busy``, ``other_words``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422
+    ``bad_message``."""
     spend_nonce(connection, sender, now)
     if (known := _repeated(connection, sender, envelope)) is not None:
         return known, False
@@ -101,10 +98,8 @@ def join(
 
 
 def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: str, now: float) -> None:
-    """Before a message is read: whether this device can have one of this stage to send.
-
-    Raises Refusal: 409 ``not_collected``, ``round_closed``, ``not_joined``.
-    """
+    """Before a message is read: whether this device can have one of this stage to send. Raises Refusal: 409
+    ``not_collected``, ``round_closed``, ``not_joined``."""
     settings = _settings(row)
     if store.find_message(connection, row.id, device_id, "keys") is None:
         if stage != "keys":
@@ -114,10 +109,8 @@ def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: s
 
 def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[StageReceipt, bool]:
     """Take a device's answer at the present stage of its group. Returns its receipt and whether the sum can be taken.
-
-    Raises Refusal: 409 ``replayed``, ``message_conflict``, ``not_collected``, ``not_joined``, ``other_stage``;
-    404 ``unknown_round``; 422 ``bad_message``.
-    """
+    Raises Refusal: 409 ``replayed``, ``message_conflict``, ``not_collected``, ``not_joined``, ``other_stage``; 404
+    ``unknown_round``; 422 ``bad_message``."""
     spend_nonce(connection, sender, now)
     if (known := _repeated(connection, sender, envelope)) is not None:
         return known, False

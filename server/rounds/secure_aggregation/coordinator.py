@@ -1,8 +1,7 @@
 """Where a group of devices stands, and when it goes on: a state machine without messages, clocks or storage.
 
 A stage is over when everybody expected has answered, or when its time is up. Then those who answered go on, if they are
-at least the roster's threshold; with fewer the group is abandoned, and nothing of it was revealed.
-"""
+at least the roster's threshold; with fewer the group is abandoned, and nothing of it was revealed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """How groups form and move on: by their devices' answers, by the stage's deadline, or with the end of their round.
 
 What a group has reached is in the database, so a killed server goes on where it was. A device that misses a stage is
-out of the round; one whose masked input is there when unmasking begins is charged for it, whatever comes afterwards.
-"""
+out of the round; one whose masked input is there when unmasking begins is charged for it, whatever comes afterwards."""
 
 from __future__ import annotations
 

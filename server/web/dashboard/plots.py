@@ -12,8 +12,7 @@ from html import escape
 class Line:
     """name: in the legend. colour: a CSS class. values: one a position on the x axis; None leaves a gap.
 
-    spread: half-height of a band around each value, or None for no band.
-    """
+    spread: half-height of a band around each value, or None for no band."""
 
     name: str
     colour: str

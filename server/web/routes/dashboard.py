@@ -2,8 +2,7 @@
 
 Signing in gives a ticket in a cookie that scripts cannot read and other sites cannot use: a time of expiry, a name and
 their HMAC-SHA256 under a key that the server draws when it starts, never a token, at which a holder could guess.
-Whether the operator is still one is looked up whenever a ticket is shown.
-"""
+Whether the operator is still one is looked up whenever a ticket is shown."""
 
 from __future__ import annotations
 
@@ -183,8 +182,7 @@ def from_own_site(headers: Mapping[str, str]) -> bool:
     """Whether a form was sent by a page of this server, or by no page at all.
 
     Browsers say so themselves (Sec-Fetch-Site), where they do not speak plain HTTP to another machine; else they name
-    the page's site, which is then compared with the one that was asked. A program that is no browser says neither.
-    """
+    the page's site, which is then compared with the one that was asked. A program that is no browser says neither."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")

@@ -87,7 +87,6 @@ def post_check_in(request: Request, body: Small) -> Response:
     server = service(request)
     sender = sender_of(request, body)
     message = parse(CheckIn, body)
-
     who = (sender, message, server.fleet)
     return answer(unhurried(checking.check_in, server.database, server.settings, server.caps, *who))
 

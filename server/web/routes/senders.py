@@ -36,11 +36,9 @@ def check_enrolling(server: Service, request: Request) -> None:
 
 
 def taking(stream: str) -> Callable[[Service, Request], int | None]:
-    """As :func:`check_claimed`, for a report of a stream: its round has to be there, and to take it still.
-
-    Returns how many bytes it may have, where its plan says that. Raises Refusal also: 404 ``unknown_round``, 409
-    ``round_closed``, ``not_collected``. What it is refused for later is looked at again when all of it is there.
-    """
+    """As :func:`check_claimed`, for a report of a stream: its round has to be there, and to take it still. Returns how
+    many bytes it may have, where its plan says that. Raises Refusal also: 404 ``unknown_round``, 409 ``round_closed``,
+    ``not_collected``. What it is refused for later is looked at again when all of it is there."""
 
     def check(server: Service, request: Request) -> int | None:
         with server.database.read() as connection:

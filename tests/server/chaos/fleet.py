@@ -1,8 +1,7 @@
 """A fleet that uploads through kills: every report is sent, the same bytes again and again, until its receipt comes.
 
 Every report owns one bucket: a word of the list, or a value of the model. So a released count above 1 proves double
-counting, and one below proves loss. Now and then a report that was acknowledged long ago is sent once more.
-"""
+counting, and one below proves loss. Now and then a report that was acknowledged long ago is sent once more."""
 
 from __future__ import annotations
 
@@ -84,7 +83,6 @@ class Fleet:
                     sender.join()
                 if self.failures:
                     raise self.failures[0]
-
             operator, last = Operator(http, self.server.url), list(self.versions)[-1]
             until(lambda: operator.get(f"rounds/{last}")["state"] == "published", PATIENCE)
 

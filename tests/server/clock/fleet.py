@@ -1,8 +1,7 @@
 """Devices as the protocol wants them, and what may happen to them: a table of operations with their weights.
 
 A device reports every bucket that it owns once. It keeps a report's exact bytes until it is answered, and takes the
-bucket back only where the server says that it will never take the report.
-"""
+bucket back only where the server says that it will never take the report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Random operations on a whole server and its devices, on a clock of their own: replays, dropped requests, dropped
 responses, kills, restarts, rotated keys and expiry. Every report owns one bucket, and no bucket ever differs from 1:
-above it, a report was counted twice, below it, one was lost.
-"""
+above it, a report was counted twice, below it, one was lost."""
 
 from __future__ import annotations
 

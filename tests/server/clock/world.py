@@ -1,8 +1,7 @@
 """A whole server on a clock that only moves when it is told to: the real routes and the real state in a real database.
 
 Requests come to the functions behind the routes, signed as devices sign them; no socket and no thread is in between, so
-that a sequence of operations is the same at every run of its seed.
-"""
+that a sequence of operations is the same at every run of its seed."""
 
 from __future__ import annotations
 

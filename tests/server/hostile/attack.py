@@ -1,8 +1,7 @@
 """Hostile senders of every kind at once, as a process: ``python -m tests.server.hostile.attack PORT HEAD``.
 
 A hundred connections send in drops and are opened again as they are cut off; beside them come bombs and bodies that
-lie, one after the other. HEAD: hexadecimal bytes of the head of a request that an enrolled device signed.
-"""
+lie, one after the other. HEAD: hexadecimal bytes of the head of a request that an enrolled device signed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Delta reports that no honest device sends, each with the code that it must be refused by.
 
 A kind is a function of a generator of random numbers and an honest report; whatever the generator draws, what comes out
-must be refused. F32, F16, ...: types as the safetensors format names them.
-"""
+must be refused. F32, F16, ...: types as the safetensors format names them."""
 
 from __future__ import annotations
 

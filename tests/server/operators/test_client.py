@@ -45,14 +45,12 @@ def test_a_round_from_its_plan_to_what_it_released(http: Any, client: OperatorCl
     assert closed == client.round(planned.id) == client.rounds()[0]
     assert closed.releases["marginals"].reports == 1
     assert [move.target for move in closed.transitions][-1] is RoundState.PUBLISHED
-
     found = client.models()
     assert found.current == closed.model_version == client.status().model_version
     assert (found.models[0].parent, found.history[0].version) == ("base-1", found.current)
     assert closed.marginals_version is not None
     words = client.words(closed.marginals_version, top=1)
     assert (words.top[0].word, words.top[0].released_count) == ("word5", 1.0)
-
     spent = client.privacy()
     assert spent.streams["deltas"].epsilon == spent.caps["deltas"] == float("inf")
     assert {line.device_id for line in spent.devices} == {device.id}
@@ -126,7 +124,6 @@ def test_commands(http: Any, client: OperatorClient, run: Run, tmp_path: Path) -
     run(accounts.enrolment, "add", "autumn")
     assert "let in 0 devices" in run(accounts.enrolment, "revoke", "autumn")
     assert CliRunner().invoke(accounts.devices, ["revoke"]).exit_code == 2
-
     app = typer.Typer()
     app.command()(openapi.command)
     run(app, "--output", str(tmp_path / "openapi.json"))

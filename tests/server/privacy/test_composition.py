@@ -32,8 +32,7 @@ def smallest_delta(outputs: np.ndarray, neighbours: np.ndarray, epsilon: float) 
 
         P(M(d) in S) <= e^epsilon P(M(d') in S) + delta  for every set S of outputs
 
-    The worst S is where P(M(d)) exceeds e^epsilon P(M(d')). outputs, neighbours: p and p', of the same outputs.
-    """
+    The worst S is where P(M(d)) exceeds e^epsilon P(M(d')). outputs, neighbours: p and p', of the same outputs."""
     return float(np.maximum(outputs - np.exp(epsilon) * neighbours, 0.0).sum())
 
 

@@ -24,15 +24,7 @@ from server.service import Service
 from server.storage.database import Database
 from server.storage.schema import devices as device_table
 from server.storage.schema import population_charges, rounds
-from tests.server.parties import (
-    HEADERS,
-    Devices,
-    Operator,
-    Party,
-    bias_moved,
-    refusal,
-    serving,
-)
+from tests.server.parties import HEADERS, Devices, Operator, Party, bias_moved, refusal, serving
 
 DELTA = 1e-6
 AMPLIFIED = {"kind": "poisson", "rate": 0.5, "amplified": True}

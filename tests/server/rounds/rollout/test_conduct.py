@@ -87,7 +87,6 @@ def test_a_good_model_goes_to_its_share_and_then_to_all(scene: Scene) -> None:
     for _ in range(2):
         assert scene.offered("rollout") == {"v2"}
         assert scene.offered("control") == {"base-1"}
-
     scene.later()
     assert scene.rollout()["state"] == "running"
     scene.visits(2)
