@@ -19,7 +19,7 @@ from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
 from server.operators.accounts import BOOTSTRAP, record
-from server.plans.round import STREAMS, RoundSettings, RoundState, check
+from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, check
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, unhurried
@@ -327,7 +327,7 @@ class Service:
     def status(self) -> dict[str, Any]:
         """What is current, and which rounds are under way."""
         with self.database.read() as connection:
-            underway = rounds_in(connection, *_UNDERWAY)
+            underway = rounds_in(connection, *UNDERWAY)
             model = find_model(connection, current_version(connection, "model"))
             started = connection.execute(select(publications.c.at).order_by(publications.c.id).limit(1)).scalar()
             return {
@@ -383,6 +383,3 @@ def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:
     if settings.workers is not None and settings.workers > 1:
         return Processes(settings.blobs, settings.workers)
     return LocalWorkers(blobs)
-
-
-_UNDERWAY = (RoundState.PLANNED, RoundState.OPEN, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)

@@ -10,7 +10,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
-from server.plans.rollout import RolloutSettings
+from server.plans.round import RolloutSettings
 from server.rate_limit import Rate
 
 THIS_MACHINE = ("127.0.0.1", "::1")

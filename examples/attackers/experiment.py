@@ -39,8 +39,7 @@ from server.lab.rehearsal import PseudoDevices
 from server.lab.simulation.fleet import listen
 from server.lab.simulation.population import Participant, Population, Shape, gather
 from server.lab.simulation.progress import Tell
-from server.plans.optimizer import OptimizerSettings
-from server.plans.round import RehearsalPlan, RoundSettings
+from server.plans.round import OptimizerSettings, RehearsalPlan, RoundSettings
 from server.registry.models import trainable
 
 Attack = Literal["sign-flip", "scaling", "wrong transcripts"]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from examples.gao_2022.speech import Language
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork
-from server.plans.optimizer import OptimizerSettings, ScheduleSettings
+from server.plans.round import OptimizerSettings, ScheduleSettings
 
 Holders = Literal["everything", "warm-up", "rest", "silos", "pairs", "users"]
 """Who holds the speech: a server, the whole, that of the speakers with most of it, or of all others after those; or,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from device_sdk.errors import ConfigurationError
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork
-from server.plans.optimizer import OptimizerSettings, ScheduleSettings
+from server.plans.round import OptimizerSettings, ScheduleSettings
 from server.plans.round_file import merge_tables
 
 BASE = EngineSettings(

@@ -26,7 +26,7 @@ from server.lab.training.clips import Clips, ClipSampler, CpcTask, HeldClips
 from server.lab.training.data import batches, collate, moments
 from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.trainer import Budget, Settings, Trainer
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 
 Rounds = Sequence[Sequence[Sequence[int]]]
 """Clips by number, of each client of each round."""

@@ -20,7 +20,7 @@ from examples.rao_2023.lists import nbest
 from export.networks.rnnt import RNNT
 from rescoring.words import WordList
 from server.lab.training.ngram import Ngram, estimate, log_probabilities
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 
 TextModel = Callable[[str], float]
 """log p(text), nats, its end included."""

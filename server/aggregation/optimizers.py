@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]

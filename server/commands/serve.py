@@ -137,7 +137,7 @@ def command(
     inherited: Annotated[int | None, typer.Option("--socket", hidden=True)] = None,
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
-    from server.plans.rollout import RolloutSettings
+    from server.plans.round import RolloutSettings
     from server.registry.initial import initial_from_bundle
     from server.settings import THIS_MACHINE, Rates, ServerSettings, UpdateSettings, default_blobs
 

@@ -16,8 +16,7 @@ from device_sdk.checkin.connection import Refused, refusal
 from device_sdk.errors import CheckInError
 from server.operators import messages
 from server.operators.accounts import Role
-from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings
+from server.plans.round import RolloutSettings, RoundSettings
 
 if TYPE_CHECKING:
     import httpx

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from device_sdk.wire.messages import Identifier
 from server.operators.accounts import Role
-from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings, RoundState
+from server.plans.round import RolloutSettings, RoundSettings, RoundState
 
 Level = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Infinity"]}]})]
 

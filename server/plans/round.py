@@ -1,4 +1,4 @@
-"""What an operator decides about one round, validated before the round exists."""
+"""What an operator decides about one round, its optimizer and its rollout, validated before the round exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import share_variance, weight_units
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from device_sdk.wire.secure_aggregation import MAX_MEMBERS
-from server.plans.optimizer import OptimizerSettings
 from server.problems import Refusal
 
 SMALLEST_MULTIPLIER = 1e-5
@@ -21,21 +20,73 @@ add up in 63 bits."""
 STREAMS = ("marginals", "deltas", "words")
 NOISE_DEVIATIONS = 16.0
 """How far one device's noise may lie from zero, in standard deviations: a word passes it once in 10^56 draws."""
+YEAR = 366 * 86_400.0
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 _MEASURES = {"loss": "loss", "word_errors": "word_error"}
 """What a weighting needs to know of every device."""
 
 
-class TeacherPlan(BaseModel):
+class _Plan(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ScheduleSettings(_Plan):
+    """How the learning rate moves with the number of updates t = 1, 2, ...
+
+    warmup: updates over which it rises linearly to its value. start, decay, transition: after ``start`` updates it is
+    multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (Pelikan et al. 2023:
+    decay 0.6 over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is
+    left."""
+
+    warmup: Annotated[int, Field(ge=0)] = 0
+    start: Annotated[int, Field(ge=0)] = 0
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    transition: Annotated[int, Field(ge=1)] = 1
+    staircase: bool = False
+    least: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class OptimizerSettings(_Plan):
+    """kind and its hyper-parameters.
+
+    momentum, second_momentum: of the moments, which ``sgd`` has not. epsilon: added to the root of the second moment.
+    weight_decay: of LAMB, which scales it with the update. schedule: of the learning rate."""
+
+    kind: Literal["sgd", "adam", "lamb"] = "sgd"
+    learning_rate: Annotated[float, Field(gt=0)] = 1.0
+    momentum: Fraction = 0.9
+    second_momentum: Fraction = 0.99
+    epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: ScheduleSettings = ScheduleSettings()
+
+
+class RolloutSettings(_Plan):
+    """share: of the devices that get the model first; as many others are the control. seconds: how long it runs before
+    it may be promoted. patience: seconds within which a device that was offered something must have come back, with it
+    installed; more than the fleet takes between two check-ins. minimum: devices of either arm that must have been
+    watched that long before anything is decided. doubt: the probability, at most, that a model is taken back which is
+    no worse than the other. automatic: False leaves promotion to the operator; what is worse is taken back either
+    way."""
+
+    share: Annotated[float, Field(ge=1e-6, le=0.5)] = 0.1
+    seconds: Annotated[float, Field(gt=0, le=YEAR)] = 2 * 86_400.0
+    patience: Annotated[float, Field(gt=0, le=YEAR)] = 86_400.0
+    minimum: Annotated[int, Field(ge=1, le=10_000_000)] = 20
+    doubt: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    automatic: bool = True
+
+
+class TeacherPlan(_Plan):
     """The teacher that is published beside the model: decay * teacher + (1 - decay) * model, taken after every
     ``interval`` models of a lineage (delta and u of Rao et al. 2023, table 5); it begins as the model that the first
     round started from. Between, the teacher stays the same. decay 1 never updates it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     decay: Annotated[float, Field(ge=0, le=1)] = 0.999
     interval: Annotated[int, Field(ge=1)] = 10
 
 
-class RehearsalPlan(BaseModel):
+class RehearsalPlan(_Plan):
     """Pseudo-devices on the server, which learn from transcribed speech and count among the devices (Rao et al. 2023,
     section 3): so a model does not lose what it was trained on.
 
@@ -44,7 +95,6 @@ class RehearsalPlan(BaseModel):
     differences; gradients are taken without steps. seed: of the draws. What it sends is clipped like a device's and
     gets no noise: it tells nothing about a user."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     pseudo_devices: Annotated[int, Field(ge=1, le=1_000_000)] = 40
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
@@ -52,33 +102,31 @@ class RehearsalPlan(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class ServerStep(BaseModel):
+class ServerStep(_Plan):
     """Steps on transcribed speech that the server holds, taken from the weights that a round has made and before they
     are published: the additional iteration on held-out data of Gao et al. 2022, section 3.1.
 
     utterances: one step each, drawn as for rehearsal. learning_rate: of the steps. clip_norm: L2 bound of what they
     move together. seed: of the draws."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     utterances: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     learning_rate: Annotated[float, Field(gt=0, le=1e3)] = 0.1
     clip_norm: Annotated[float, Field(gt=0, lt=1e9)] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class GroupPlan(BaseModel):
+class GroupPlan(_Plan):
     """How a round whose trust is ``distributed`` forms its groups.
 
     size: devices in a group; what a device computes and sends grows with it, so a round of thousands is many groups.
     The last group may be smaller. stage_seconds: how long a group waits at each stage for those who have not answered;
     it must be longer than devices take between two check-ins."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     size: Annotated[int, Field(ge=2, le=MAX_MEMBERS)] = 50
-    stage_seconds: Annotated[float, Field(gt=0, le=366 * 86400)] = 3600.0
+    stage_seconds: Annotated[float, Field(gt=0, le=YEAR)] = 3600.0
 
 
-class SamplingPlan(BaseModel):
+class SamplingPlan(_Plan):
     """How a round chooses among the eligible devices: those enrolled, and not revoked, when it opens.
 
     kind: ``poisson`` asks each on its own with probability ``rate``; ``fixed`` asks so many. rate: q; None asks for
@@ -86,7 +134,6 @@ class SamplingPlan(BaseModel):
     ledger charges every eligible device for the release, asked or not, by what sampling leaves of its privacy loss,
     instead of each that reports in full; a release must not depend on how many answered."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: Literal["poisson", "fixed"] = "poisson"
     rate: Annotated[float, Field(gt=0, le=1)] | None = None
     over_selection: Annotated[float, Field(ge=1, le=100)] = 1.0
@@ -109,7 +156,7 @@ class SamplingPlan(BaseModel):
         return self
 
 
-class RoundSettings(BaseModel):
+class RoundSettings(_Plan):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
     marginals, deltas, words: the plans devices follow; None leaves the stream out. goal: reports per stream at which
@@ -127,13 +174,12 @@ class RoundSettings(BaseModel):
     sampling: who is asked; None asks every device. rounds: how many rounds like this one there are, with it; the next
     opens when this one ends, unless an operator abandons it, its model is refused, or another round is open."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     marginals: MarginalPlan | None = MarginalPlan()
     deltas: DeltaPlan | None = None
     words: WordPlan | None = None
     goal: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     minimum: Annotated[int, Field(ge=1, le=10_000_000)] = 1
-    seconds: Annotated[float, Field(gt=0, le=366 * 86400)] = 86400.0
+    seconds: Annotated[float, Field(gt=0, le=YEAR)] = 86400.0
     smoothing: Annotated[float, Field(gt=0)] = 100.0
     suppression: Annotated[float, Field(ge=0)] = 3.0
     weighting: Literal["utterances", "uniform", "loss", "word_errors"] = "utterances"
@@ -348,6 +394,8 @@ NEXT: dict[RoundState, tuple[RoundState, ...]] = {
     RoundState.PUBLISHED: (),
     RoundState.ABANDONED: (),
 }
+UNDERWAY = tuple(state for state in RoundState if NEXT[state])
+"""Every state that is not final."""
 
 
 def check(source: RoundState, target: RoundState) -> None:

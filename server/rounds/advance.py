@@ -13,8 +13,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import LearningError, PrivacyError
 from server.aggregation.tree_reduction import Workers
-from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings, RoundState
+from server.plans.round import RolloutSettings, RoundSettings, RoundState
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.registry.models import current_version, find_model, models_since_teacher, publish

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from server.devices.enrolment import eligible_at
-from server.plans.round import NEXT, STREAMS, RoundSettings, RoundState
+from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.population import charge_population
@@ -59,7 +59,7 @@ def raise_fence(connection: Connection, saved_at: float, now: float, rounds_sinc
     many rounds were closed since, at most; None assumes it (:func:`assumed_rounds`)."""
     when = datetime.fromtimestamp(saved_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     every = list(connection.execute(select(rounds).order_by(rounds.c.number)))
-    underway = rounds_in(connection, *(state for state in RoundState if NEXT[state]))
+    underway = rounds_in(connection, *UNDERWAY)
     count = assumed_rounds(every, len(underway), saved_at, now) if rounds_since is None else rounds_since
     note = f"restored from a backup of {when}: what the server did with this round after it is not known"
     for row in underway:

@@ -14,10 +14,10 @@ from device_sdk.wire import secure_aggregation as aggregation
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.operators import messages
 from server.web.operations import SCHEMAS
-from server.web.routes import accounts, devices, health, operators
+from server.web.routes import devices, health, operators
 from server.web.routes.authorization import TABLE, Caller, Rule
 
-ROUTERS = [module.router for module in (devices, operators, accounts, health)]
+ROUTERS = [module.router for module in (devices, operators, health)]
 _BODIES = (
     *(wire.Enrol, wire.CheckIn, wire.MarginalReport, wire.WordReport, wire.Problem),
     *(aggregation.AggregationPoll, aggregation.KeyAdvertisement, aggregation.DealtShares),

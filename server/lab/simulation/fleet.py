@@ -37,8 +37,7 @@ from server.lab.corpora import SAMPLE_RATE, Utterance
 from server.lab.simulation.outcomes import Condition, Outcome, Run, Traffic, score
 from server.lab.simulation.population import Participant, Population, Shape
 from server.lab.simulation.process import START_SECONDS, ServerProcess
-from server.plans.optimizer import OptimizerSettings
-from server.plans.round import RoundSettings
+from server.plans.round import OptimizerSettings, RoundSettings
 
 LEARNING = LearningSettings(passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
 """Of every device: four bold steps an utterance, since a round has few."""

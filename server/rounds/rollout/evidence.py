@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma
 from typing import Literal
 
-from server.plans.rollout import RolloutSettings
+from server.plans.round import RolloutSettings
 
 Decision = Literal["wait", "promote", "roll_back"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
 
 from device_sdk.wire.rollout import arm_of
-from server.plans.rollout import RolloutSettings
+from server.plans.round import RolloutSettings
 from server.problems import Refusal
 from server.registry.models import current_version, find_model, publish
 from server.rounds.rollout.evidence import Evidence, Watched

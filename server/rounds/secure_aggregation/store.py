@@ -1,9 +1,14 @@
-"""Groups and their messages in the database. Every function runs in the caller's transaction."""
+"""Where a group of devices stands, when it goes on, and how groups and their messages are stored, by the caller's
+transaction.
+
+A stage is over when everybody expected has answered, or when its time is up. Then those who answered go on, if they are
+at least the roster's threshold; with fewer the group is abandoned, and nothing of it was revealed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, TypeVar, get_args
 
@@ -11,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
+from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import Message
-from device_sdk.wire.secure_aggregation import Roster, Stage
-from server.rounds.secure_aggregation.coordinator import Group
+from device_sdk.wire.secure_aggregation import STAGES, Roster, Stage
 from server.storage.database import forget, overwrite
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
@@ -22,6 +27,63 @@ from server.storage.schema import rounds
 ENDED = ("done", "abandoned")
 
 _Message = TypeVar("_Message", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """roster: who adds up their counts. stage: what the server waits for, None when it has all it needs. answers: the
+    devices that answered, by stage."""
+
+    roster: Roster
+    stage: Stage | None
+    answers: Mapping[Stage, frozenset[str]]
+
+    def answered(self, stage: Stage) -> frozenset[str]:
+        return self.answers.get(stage, frozenset())
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """Who may answer at the present stage: those who answered at the one before."""
+        if self.stage is None:
+            return frozenset()
+        return self.answered(STAGES[STAGES.index(self.stage) - 1])
+
+    @property
+    def dealers(self) -> frozenset[str]:
+        """Whose shares are with the others."""
+        return self.answered("shares")
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Whose masked inputs make the sum, sorted."""
+        return tuple(sorted(self.answered("masked")))
+
+
+def answered_by(group: Group, device_id: str) -> Group:
+    """The group after an answer at its present stage. ProtocolError: this device is not expected to answer."""
+    stage = group.stage
+    if stage is None or device_id not in group.expected:
+        raise ProtocolError(f"device_id: {device_id} is not expected to answer at stage {stage}; it came too late")
+    return replace(group, answers={**group.answers, stage: group.answered(stage) | {device_id}})
+
+
+def is_finished(group: Group) -> bool:
+    """Whether everybody expected has answered, so that the stage needs no more time."""
+    return group.stage is None or group.answered(group.stage) == group.expected
+
+
+def next_stage(group: Group) -> Group:
+    """The group at its next stage, with those who answered. ProtocolError: they are too few; abandon the group."""
+    if group.stage is None:
+        return group
+    found, expected = len(group.answered(group.stage)), group.roster.threshold
+    if found < expected:
+        raise ProtocolError(
+            f"{group.stage}: found answers of {found} of {len(group.roster.members)} devices, expected at least "
+            f"{expected}"
+        )
+    following = STAGES.index(group.stage) + 1
+    return replace(group, stage=STAGES[following] if following < len(STAGES) else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from server.aggregation.optimizers import apply, init
 from server.lab.training.clips import HeldClips
 from server.lab.training.data import Example
 from server.lab.training.spectra import BINS
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 from tests.examples.scripts import run_script
 from tests.server.lab.corpora.test_recipes import librilight, librispeech, mls
 

@@ -18,7 +18,7 @@ from examples.rao_2023.rounds import Arrays, Knowledge, Learned, learn, transcri
 from examples.rao_2023.speech import Clip
 from export.networks.rnnt import RNNT
 from server.lab.training.greedy import greedy
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 from tests.tiny import SENTENCES, tiny_weights
 
 SETTINGS = CohortSettings(

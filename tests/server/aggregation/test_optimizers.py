@@ -16,7 +16,7 @@ from server.aggregation import deltas
 from server.aggregation.optimizers import apply, init, learning_rate, state_from_arrays, state_to_arrays, update_norm
 from server.aggregation.validation import read_delta
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
-from server.plans.optimizer import OptimizerSettings, ScheduleSettings
+from server.plans.round import OptimizerSettings, ScheduleSettings
 from server.registry.models import trainable
 
 SHAPES = {"w": (3, 2)}

@@ -17,8 +17,7 @@ from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.weights_file import dump_weights
 from server.commands import accounts, openapi
 from server.operators.client import OperatorClient
-from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings, RoundState
+from server.plans.round import RolloutSettings, RoundSettings, RoundState
 from server.web.openapi import document
 from tests.server.conftest import InProcess, Run
 from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial

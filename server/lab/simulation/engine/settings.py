@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.messages import Clipping
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 
 Way = Literal["auto", "ghost", "grouped", "loop"]
 Positive = Annotated[float, Field(gt=0)]

@@ -14,8 +14,7 @@ import pytest
 
 from device_sdk.wire.rollout import arm_of, place
 from server.aggregation.weights_file import dump_weights
-from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings
+from server.plans.round import RolloutSettings, RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.rounds.evaluation import Evaluation

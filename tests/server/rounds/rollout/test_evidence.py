@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
-from server.plans.rollout import RolloutSettings
+from server.plans.round import RolloutSettings
 from server.rounds.rollout.evidence import Evidence, Watched, judge_evidence, upper_tail
 
 ARM = st.integers(1, 60).flatmap(lambda devices: st.tuples(st.just(devices), st.integers(0, devices)))

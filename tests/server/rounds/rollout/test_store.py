@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert
 
 from device_sdk.wire.rollout import arm_of
-from server.plans.rollout import RolloutSettings
+from server.plans.round import RolloutSettings
 from server.registry.initial import register_initial
 from server.registry.models import add_model, current_version, history
 from server.registry.models import store as store_weights

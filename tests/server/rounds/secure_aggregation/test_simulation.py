@@ -23,7 +23,7 @@ from device_sdk.wire import secure_aggregation as wire
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import AggregationTask, Roster, Stage
 from server.rounds.secure_aggregation import answers as checks
-from server.rounds.secure_aggregation.coordinator import Group, answered_by, next_stage
+from server.rounds.secure_aggregation.store import Group, answered_by, next_stage
 from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
 from tests.device_sdk.secure_aggregation.parties import advertised, resigned, roster_of
 from tests.server.rounds.secure_aggregation.members import ANSWERED, respond

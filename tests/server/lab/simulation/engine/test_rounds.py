@@ -20,7 +20,7 @@ from server.lab.simulation.engine.rounds import Engine, Part, RaySpread, apply, 
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork, Privacy, Way
 from server.lab.simulation.engine.state import State, add_noise, charge, load, spent, store
 from server.lab.simulation.engine.tasks import evaluate, summary
-from server.plans.optimizer import OptimizerSettings
+from server.plans.round import OptimizerSettings
 from server.privacy.composition import Spent, compose
 from tests.server.lab.simulation.engine.networks import made
 
