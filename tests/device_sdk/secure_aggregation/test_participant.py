@@ -13,14 +13,7 @@ from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation import keys
 from device_sdk.secure_aggregation.participant import Participant, agree, mask, reveal, share
 from device_sdk.wire.secure_aggregation import Roster
-from tests.device_sdk.secure_aggregation.parties import (
-    advertised,
-    deliveries,
-    masked,
-    resigned,
-    roster_of,
-    shared,
-)
+from tests.device_sdk.secure_aggregation.parties import advertised, deliveries, masked, resigned, roster_of, shared
 
 COUNT = 6  # threshold 4
 ME = "device-000"
