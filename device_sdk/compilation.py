@@ -3,8 +3,7 @@
 mypyc makes native modules of the beam search's own typed sources, a C compiler makes one of the kernels of small
 networks. They lie in a folder beside their sources, with a digest of these, so that a source which changed, another
 Python or ``IDIOLECT_COMPILED=0`` means what runs without them, and never something in between. A build runs this file
-alone, before anything is installed.
-"""
+alone, before anything is installed."""
 
 from __future__ import annotations
 

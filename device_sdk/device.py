@@ -101,12 +101,10 @@ class Device:
         settings: DeviceSettings | None = None,
         **host: Unpack[Host],
     ) -> Self:
-        """A device over a state folder (made if absent), with the app's key.
-
-        bundle: the app's, or its path; None is the one packaged with idiolect. A published model that a check-in
-        brought is used instead, until the app ships another bundle. host: ``cost_function``, ``policy``,
-        ``conditions``, ``rehearsal`` and ``trusted_root``, see :class:`~device_sdk.host.Host`.
-        Raises StateError (folder in use, wrong key, damage) and BundleError."""
+        """A device over a state folder (made if absent), with the app's key. bundle: the app's, or its path; None is
+        the one packaged with idiolect. A published model that a check-in brought is used instead, until the app ships
+        another bundle. host: ``cost_function``, ``policy``, ``conditions``, ``rehearsal`` and ``trusted_root``, see
+        :class:`~device_sdk.host.Host`. Raises StateError (folder in use, wrong key, damage) and BundleError."""
         begun = time.monotonic()
         settings = DeviceSettings() if settings is None else settings
         check_type("settings", settings, DeviceSettings, "DeviceSettings")
@@ -291,10 +289,9 @@ class Device:
 
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams: "counting", "learning", "keeping", "marginals", "deltas", "words";
-        remembered from run to run.
-
-        What is sent starts here: no word counted and nothing learned before is ever part of a report. What the settings
-        leave out is not done. Waits for learning under way. ConfigurationError: no such stream."""
+        remembered from run to run. What is sent starts here: no word counted and nothing learned before is ever part of
+        a report. What the settings leave out is not done. Waits for learning under way. ConfigurationError: no such
+        stream."""
         self._check_open()
         with self._working, self._guard:
             self._local.forget_evidence()  # what it would fall back on was learned before

@@ -1,8 +1,7 @@
 """Every error the project raises on purpose, under one root.
 
 An app that embeds the SDK can catch :class:`IdiolectError` and be sure that nothing the project raises on purpose
-escapes it. Messages name the file or field, what was found, what was expected and what to do.
-"""
+escapes it. Messages name the file or field, what was found, what was expected and what to do."""
 
 from __future__ import annotations
 

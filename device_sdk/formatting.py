@@ -33,12 +33,10 @@ class Span:
 
 
 def formatted(text: str) -> str:
-    """The text with digits for numbers, a capital at the start, and capitals for I, weekdays and months.
-
-    "sixteen ounce" -> "16 ounce", "twenty five" -> "25", "one two three" -> "123", "ten thirty p m" -> "10:30 pm",
-    "five percent" -> "5%", "twenty first" -> "21st", "three point one four" -> "3.14", "nineteen oh five" -> "1905".
-    What may be no number stays as it is: "this one", "a second", "first of all", "one tenth".
-    """
+    """The text with digits for numbers, a capital at the start, and capitals for I, weekdays and months. "sixteen
+    ounce" -> "16 ounce", "twenty five" -> "25", "one two three" -> "123", "ten thirty p m" -> "10:30 pm", "five
+    percent" -> "5%", "twenty first" -> "21st", "three point one four" -> "3.14", "nineteen oh five" -> "1905". What may
+    be no number stays as it is: "this one", "a second", "first of all", "one tenth"."""
     return " ".join(span.text for span in spans(text.split()))
 
 
@@ -235,11 +233,9 @@ def digit(word: str) -> int | None:
 
 
 def cardinal(words: Sequence[str]) -> Phrase | None:
-    """The longest number that ``words`` begin with, below 10^12; None where they begin with none.
-
-    "a hundred" is 100, "nineteen hundred" 1900. "and" may stand after a hundred or a scale only: "two hundred and five"
-    is one number, "one and two" are two.
-    """
+    """The longest number that ``words`` begin with, below 10^12; None where they begin with none. "a hundred" is 100,
+    "nineteen hundred" 1900. "and" may stand after a hundred or a scale only: "two hundred and five" is one number, "one
+    and two" are two."""
     if _word(words, 0) == "zero":
         return 0, 1
     found = _hundreds_of_tens(words)

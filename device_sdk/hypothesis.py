@@ -52,11 +52,10 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What is known while audio still arrives.
-
-    text: best hypothesis so far. stable: the prefix of it that every hypothesis still in play shares; every later
-    partial of the utterance begins with it. seconds: audio consumed so far. endpoint: whether a rule found the
-    utterance over, now or at an earlier moment of it; rule: its name, see :class:`~device_sdk.decoding.Endpointing`."""
+    """What is known while audio still arrives. text: best hypothesis so far. stable: the prefix of it that every
+    hypothesis still in play shares; every later partial of the utterance begins with it. seconds: audio consumed so
+    far. endpoint: whether a rule found the utterance over, now or at an earlier moment of it; rule: its name, see
+    :class:`~device_sdk.decoding.Endpointing`."""
 
     text: str
     stable: str
@@ -67,11 +66,10 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of an utterance: its n-best list, best first, never empty.
-
-    utterance_id: names the utterance when feedback about it comes later. seconds: length of the audio. offset: seconds
-    of audio that the session heard before this utterance; in the stream, a word began at ``offset + word.start``.
-    probability: with which the first hypothesis was put first; 1 for the best one, less where it was sampled."""
+    """The end of an utterance: its n-best list, best first, never empty. utterance_id: names the utterance when
+    feedback about it comes later. seconds: length of the audio. offset: seconds of audio that the session heard before
+    this utterance; in the stream, a word began at ``offset + word.start``. probability: with which the first hypothesis
+    was put first; 1 for the best one, less where it was sampled."""
 
     utterance_id: str
     nbest: tuple[Hypothesis, ...]

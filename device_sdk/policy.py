@@ -15,10 +15,9 @@ Work = Literal["learn", "check in"]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the host is just now, as far as the app knows; None is what it does not know.
-
-    charging: on external power. idle: nobody uses it. temperature: of battery or case, degrees Celsius. metered: the
-    network costs by volume. battery: its charge, in [0, 1]."""
+    """How the host is just now, as far as the app knows; None is what it does not know. charging: on external power.
+    idle: nobody uses it. temperature: of battery or case, degrees Celsius. metered: the network costs by volume.
+    battery: its charge, in [0, 1]."""
 
     charging: bool | None = None
     idle: bool | None = None
@@ -39,10 +38,9 @@ Policy = Callable[[Work, Conditions], str | None]
 
 @dataclass(frozen=True, slots=True)
 class CarefulPolicy:
-    """Works where its user does not notice. What the app does not know is no reason against.
-
-    when_charging, when_idle: learn only then. lowest_battery: below it, nothing is done unless charging, in [0, 1].
-    highest_temperature: above it nothing is learned, degrees Celsius. on_metered: check in on a metered network too."""
+    """Works where its user does not notice. What the app does not know is no reason against. when_charging, when_idle:
+    learn only then. lowest_battery: below it, nothing is done unless charging, in [0, 1]. highest_temperature: above it
+    nothing is learned, degrees Celsius. on_metered: check in on a metered network too."""
 
     when_charging: bool = False
     when_idle: bool = True

@@ -28,12 +28,10 @@ _LONGEST_NAME = 200
 
 
 class Profiles:
-    """Owns the devices of several users over one state folder, one bundle and one language model.
-
-    ``profiles["ana"]`` is Ana's device, opened when it is first asked for and kept open, so that changing users costs
-    nothing and what waits for feedback is not lost. Each is sealed with a key of its own, derived from the app's and
-    the name (HKDF, RFC 5869); the names of folders tell nothing. Threads may share the devices;
-    open and forget from one."""
+    """Owns the devices of several users over one state folder, one bundle and one language model. ``profiles["ana"]``
+    is Ana's device, opened when it is first asked for and kept open, so that changing users costs nothing and what
+    waits for feedback is not lost. Each is sealed with a key of its own, derived from the app's and the name (HKDF, RFC
+    5869); the names of folders tell nothing. Threads may share the devices; open and forget from one."""
 
     def __init__(
         self,

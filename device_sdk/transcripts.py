@@ -2,8 +2,7 @@
 
 It is the form in which recognizers write: lower-case words, one space apart, of letters and apostrophes. Capitals,
 punctuation and how Unicode composes a letter are taken away. What can be said in several ways, as figures and signs, is
-refused. Errors never quote a word: messages end up in logs and crash reports.
-"""
+refused. Errors never quote a word: messages end up in logs and crash reports."""
 
 from __future__ import annotations
 
@@ -21,10 +20,8 @@ _SILENT_KINDS = frozenset({"Pd", "Ps", "Pe", "Pi", "Pf"})
 
 def transcript(text: object, field: str, error: type[IdiolectError]) -> str:
     """The words of a text in their one form: the same for any capitals, punctuation and normal form of Unicode.
-
     Punctuation parts words ("twenty-five" is two), an apostrophe does not. Raises ``error``, which names the field, for
-    what is no text, holds no words, or holds figures or signs.
-    """
+    what is no text, holds no words, or holds figures or signs."""
     if not isinstance(text, str):
         raise error(f"{field}: found {type(text).__name__}, expected one or more words")
     visible = "".join(each for each in text.translate(_APOSTROPHES) if category(each) != "Cf")

@@ -33,12 +33,9 @@ def read_audio(
     strict: bool = False,
     name: str | None = None,
 ) -> NDArray[np.float32]:
-    """A file's waveform: [S] float32 in [-1, 1] at ``sample_rate`` Hz.
-
-    path: or the bytes of a whole file. mono: mix several channels down to one; without it they are refused.
-    strict: refuse a file of another rate instead of resampling it. name: how messages call bytes.
-    Raises :class:`AudioError` that names the file.
-    """
+    """A file's waveform: [S] float32 in [-1, 1] at ``sample_rate`` Hz. path: or the bytes of a whole file. mono: mix
+    several channels down to one; without it they are refused. strict: refuse a file of another rate instead of
+    resampling it. name: how messages call bytes. Raises :class:`AudioError` that names the file."""
     samples, rate, name = _decoded(path, name)
     channels = samples.shape[1]
     if channels != 1 and not mono:
@@ -51,11 +48,9 @@ def read_audio(
 
 
 def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.generic], int]:
-    """Samples, [S] or [S, channels], and their rate (Hz), which files know and arrays do not.
-
-    Raises :class:`AudioError` for a file that cannot be read or is of another rate than ``sample_rate``, for an array
-    without one, and for what is neither.
-    """
+    """Samples, [S] or [S, channels], and their rate (Hz), which files know and arrays do not. Raises
+    :class:`AudioError` for a file that cannot be read or is of another rate than ``sample_rate``, for an array without
+    one, and for what is neither."""
     if isinstance(audio, np.ndarray):
         if sample_rate is None:
             raise AudioError(
@@ -112,10 +107,8 @@ def _is_aac(file: Path | BytesIO) -> bool:
 
 
 def list_audio(paths: Iterable[str | Path]) -> list[Path]:
-    """Files as they are given; of a folder, the audio files anywhere below it, by name.
-
-    Raises :class:`AudioError` for a folder that holds none.
-    """
+    """Files as they are given; of a folder, the audio files anywhere below it, by name. Raises :class:`AudioError` for
+    a folder that holds none."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():

@@ -21,13 +21,10 @@ _LOUDEST = 16.0  # resampled full-scale noise overshoots 1 a little; 16-bit valu
 
 
 def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_down: bool = False) -> NDArray[np.float32]:
-    """Mono samples as float32 in [-1, 1].
-
-    samples: [S] float32, float64, or int16, which is divided by 32768. name: how messages call it. mix_down: of
-    [S, channels], as microphones and files give it, take the mean over the channels.
+    """Mono samples as float32 in [-1, 1]. samples: [S] float32, float64, or int16, which is divided by 32768. name: how
+    messages call it. mix_down: of [S, channels], as microphones and files give it, take the mean over the channels.
     Raises :class:`AudioError` that says what was found and what was expected: another type or dtype, more than one
-    channel, NaN or infinite values, values that are not scaled to [-1, 1].
-    """
+    channel, NaN or infinite values, values that are not scaled to [-1, 1]."""
     if not isinstance(samples, np.ndarray):
         raise AudioError(f"{name}: found {type(samples).__name__}, expected a numpy array of float32, float64 or int16")
     samples = np.asarray(samples)  # of a subclass, such as a masked array, the plain values
@@ -83,10 +80,8 @@ class Resampler:
         self._stream: ResampleStream | None = None
 
     def feed(self, samples: NDArray[np.float32], last: bool = False) -> NDArray[np.float32]:
-        """samples: [S] float32 at ``source`` Hz. Returns [S'] float32, those that are complete.
-
-        ``last`` ends the stream; the next call starts another one.
-        """
+        """samples: [S] float32 at ``source`` Hz. Returns [S'] float32, those that are complete. ``last`` ends the
+        stream; the next call starts another one."""
         if self.source == self.target:
             return samples
         if self._stream is None:

@@ -12,11 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measurement.
-
-    ours, peer_value: in ``unit``; peer: whose value that is, None where there is no peer.
-    target: what ``ratio`` (or ``ours`` where there is no peer) must reach; None where nothing is claimed.
-    lower_is_better: then the figure holds when it is at most the target."""
+    """A measurement. ours, peer_value: in ``unit``; peer: whose value that is, None where there is no peer. target:
+    what ``ratio`` (or ``ours`` where there is no peer) must reach; None where nothing is claimed. lower_is_better: then
+    the figure holds when it is at most the target."""
 
     metric: str
     unit: str

@@ -7,9 +7,8 @@ from pathlib import Path
 
 
 def peak_megabytes() -> float:
-    """The most resident memory that this process has had, in MB.
-
-    Linux's own figure: what ``getrusage`` gives there starts from the parent's memory at the moment of the fork."""
+    """The most resident memory that this process has had, in MB. Linux's own figure: what ``getrusage`` gives there
+    starts from the parent's memory at the moment of the fork."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text().splitlines():

@@ -14,11 +14,8 @@ LARGEST_LAYERS, LARGEST_SIZE = 64, 1 << 20  # far above any use; what a damaged 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes of an LSTM RNN-T (Rao et al. 2023, section 3).
-
-    M: mel_bins; K: subsampling_factor (frames stacked into one); H: encoder_size; P: predictor_size;
-    E: embedding_size; J: joiner_size; V: pieces, with blank 0.
-    """
+    """Sizes of an LSTM RNN-T (Rao et al. 2023, section 3). M: mel_bins; K: subsampling_factor (frames stacked into
+    one); H: encoder_size; P: predictor_size; E: embedding_size; J: joiner_size; V: pieces, with blank 0."""
 
     encoder_layers: int
     encoder_size: int
@@ -37,11 +34,8 @@ class Architecture:
             check_interval(f"architecture.{name}", getattr(self, name), f"[1, {largest}]")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Trainable parameters, in the canonical order.
-
-        LSTM layers are in ONNX layout: rows in gate order i, o, f, c, and one merged bias (input bias + recurrent
-        bias). ``W`` [4H, input], ``R`` [4H, H], ``B`` [4H].
-        """
+        """Trainable parameters, in the canonical order. LSTM layers are in ONNX layout: rows in gate order i, o, f, c,
+        and one merged bias (input bias + recurrent bias). ``W`` [4H, input], ``R`` [4H, H], ``B`` [4H]."""
         shapes: dict[str, tuple[int, ...]] = {}
         width = self.mel_bins * self.subsampling_factor
         for layer in range(self.encoder_layers):

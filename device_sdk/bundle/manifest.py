@@ -58,12 +58,9 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``manifest.json``.
-
-    version: of the weights and everything learned; format_version: of this layout.
-    created: UTC, ISO 8601. architecture, features: sizes and settings by name. files: path inside the bundle -> entry.
-    training: how the weights came about; free-form.
-    """
+    """``manifest.json``. version: of the weights and everything learned; format_version: of this layout. created: UTC,
+    ISO 8601. architecture, features: sizes and settings by name. files: path inside the bundle -> entry. training: how
+    the weights came about; free-form."""
 
     format_version: int
     name: str

@@ -1,8 +1,7 @@
 """How large the gradient of each parameter usually is, measured once on public speech and shipped with the weights.
 
 For a parameter with axes a, b, ... the second moment of its gradient is kept as one vector an axis: its mean over all
-other axes. That is a few kilobytes for millions of parameters.
-"""
+other axes. That is a few kilobytes for millions of parameters."""
 
 from __future__ import annotations
 

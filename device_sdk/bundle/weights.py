@@ -2,8 +2,7 @@
 
 The packed buffer holds all parameters and constants as little-endian float32 in the architecture's canonical order.
 Graphs declare their weights as external data in a file called :data:`PACKED_FILE` at the offsets of :func:`layout`;
-that file never exists: a session is given the buffer from memory, so one graph serves every version of the weights.
-"""
+that file never exists: a session is given the buffer from memory, so one graph serves every version of the weights."""
 
 from __future__ import annotations
 
@@ -46,10 +45,7 @@ def architecture_digest(architecture: AnyArchitecture) -> str:
 
 def check(architecture: AnyArchitecture, weights: Mapping[str, NDArray[np.generic]], source: str) -> None:
     """Raise :class:`BundleError` unless ``weights`` has exactly the architecture's names, shapes, float32 values, all
-    finite and at most :data:`LARGEST` in size.
-
-    source: the file or sender, named in the message.
-    """
+    finite and at most :data:`LARGEST` in size. source: the file or sender, named in the message."""
     expected = architecture.parameter_shapes() | architecture.constant_shapes()
     for name in sorted(weights.keys() - expected.keys()):
         raise BundleError(f"{source}: found an unknown tensor {name!r}; expected the tensors of the architecture only")

@@ -38,11 +38,9 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/[0-9]{1,15}")
 
 
 class Client:
-    """Owns the connections to one server.
-
-    Every request may be sent again: what it carries is the same to the last byte, so the server counts it once.
-    CheckInError: the server could not be reached within ``attempts`` tries, or its answer is no message of the
-    protocol, longer than one, or too long in coming. Refused: it answered with an error."""
+    """Owns the connections to one server. Every request may be sent again: what it carries is the same to the last
+    byte, so the server counts it once. CheckInError: the server could not be reached within ``attempts`` tries, or its
+    answer is no message of the protocol, longer than one, or too long in coming. Refused: it answered with an error."""
 
     slowest: int = 16_384
     """Bytes a second that a network brings at least."""

@@ -61,11 +61,10 @@ class Sent:
 
 
 def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
-    """Sends every waiting report, oldest first.
-
-    A receipt takes a report out and counts it as sent, in one transaction. What the server finally refuses goes to
-    ``take_back``, which takes it out and puts its content back on the device's books, in one transaction too.
-    CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays."""
+    """Sends every waiting report, oldest first. A receipt takes a report out and counts it as sent, in one transaction.
+    What the server finally refuses goes to ``take_back``, which takes it out and puts its content back on the device's
+    books, in one transaction too. CheckInError: the server cannot be reached, or something else answered; what was not
+    acknowledged stays."""
     sent: list[Sent] = []
     for outgoing in one_by_one(store, who.server):
         done = Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, len(outgoing.body))
@@ -118,10 +117,9 @@ def enqueue_marginals(
     store: Store, who: Identity, offer: RoundOffer, plan: MarginalPlan, bounds: OfferBounds, cache: MarginalCache
 ) -> MarginalCache:
     """Puts the bounded counts of the utterances not reported yet into the outbox, or in mode ``paper`` every count that
-    was ever due; returns the cache without what is reported, to be stored.
-
-    The round is marked as reported even where nothing is left to say. Under ``local`` trust noise is sent all the same,
-    and no number of utterances: whether and how much was said is the user's, too."""
+    was ever due; returns the cache without what is reported, to be stored. The round is marked as reported even where
+    nothing is left to say. Under ``local`` trust noise is sent all the same, and no number of utterances: whether and
+    how much was said is the user's, too."""
     utterances = cache.pending_utterances
     if plan.mode == "paper":
         counts = unbounded_counts(records.add_reported(store, cache.words_digest, cache.pending))
@@ -142,9 +140,8 @@ def enqueue_words(
     who: Identity, offer: RoundOffer, plan: WordPlan, bounds: OfferBounds, model_state: ModelState, most: int
 ) -> None:
     """Puts the words given most since the last report into the outbox, and takes all off the books: like an utterance's
-    counts, what it gave is reported once. most: the device's own bound on their number, beside the plan's.
-
-    Where there is no word yet the round is not marked as reported: words come seldom."""
+    counts, what it gave is reported once. most: the device's own bound on their number, beside the plan's. Where there
+    is no word yet the round is not marked as reported: words come seldom."""
     if words := reported_words(model_state.given, min(plan.max_words, most)):
         digest = model_state.base.words.digest
         report = WordReport(**_named(who, offer), words_digest=digest, words=tuple(sorted(words)))

@@ -22,9 +22,8 @@ _TABLE, _NAME = "settings", "due"
 
 
 def remaining(store: Store, url: str, now: float) -> float:
-    """Seconds until the server wants this device, 0 where it is due or was never there. now: since the epoch.
-
-    A clock that was set back makes the wait begin again, and never longer than it was told to be."""
+    """Seconds until the server wants this device, 0 where it is due or was never there. now: since the epoch. A clock
+    that was set back makes the wait begin again, and never longer than it was told to be."""
     held = _read(store).get(server_name(url))
     if held is None:
         return 0.0

@@ -211,10 +211,9 @@ def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, .
 
 def _enqueue_delta(session: Session, who: Identity, offer: RoundOffer, plan: DeltaPlan) -> str | None:
     """Puts what was learned into the outbox, where there is enough of the kind that the plan asks for. Returns why it
-    is left out though the plan, or what was learned, would do otherwise.
-
-    A plan of another kind than the last takes effect with what is recognized from now on: gradients are of the
-    published weights, and are summed up instead of taking steps. Every gradient leaves in one report."""
+    is left out though the plan, or what was learned, would do otherwise. A plan of another kind than the last takes
+    effect with what is recognized from now on: gradients are of the published weights, and are summed up instead of
+    taking steps. Every gradient leaves in one report."""
     model_state, bounds = session.model_state, session.settings.bounds
     if plan.kind == "gradient" and session.settings.learning.subset == "adapters":
         return _NO_GRADIENTS

@@ -1,8 +1,7 @@
 """What a search follows besides the transducer: hotwords, piece by piece, a few steps for every extension it weighs.
 
-They depend on the tokens alone: every prefix has one bonus, whatever its alignments.
-N: states of the hotwords' automaton; C: characters.
-"""
+They depend on the tokens alone: every prefix has one bonus, whatever its alignments. N: states of the hotwords'
+automaton; C: characters."""
 
 from __future__ import annotations
 
@@ -18,11 +17,8 @@ Sums = NDArray[np.float64]
 
 
 class Guided(NamedTuple):
-    """What a guide knows of one prefix.
-
-    bonus: nats that its rank in the search gains; hotwords that are not complete yet count in part.
-    phrase: the automaton's state; hotword: nats earned by complete ones.
-    """
+    """What a guide knows of one prefix. bonus: nats that its rank in the search gains; hotwords that are not complete
+    yet count in part. phrase: the automaton's state; hotword: nats earned by complete ones."""
 
     bonus: float
     phrase: int = 0

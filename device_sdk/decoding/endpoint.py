@@ -42,11 +42,9 @@ class EndpointRule:
 
 @dataclass(frozen=True, slots=True)
 class Endpointing:
-    """The rules of a session; the first that holds ends the utterance. None switches a rule off.
-
-    after_speech: the speaker has stopped. silence: nobody speaks. length: the utterance is long, and a shorter pause,
-    after which the networks begin anew, is enough.
-    """
+    """The rules of a session; the first that holds ends the utterance. None switches a rule off. after_speech: the
+    speaker has stopped. silence: nobody speaks. length: the utterance is long, and a shorter pause, after which the
+    networks begin anew, is enough."""
 
     after_speech: EndpointRule | None = EndpointRule(must_contain_text=True, min_trailing_silence=0.8)
     silence: EndpointRule | None = EndpointRule(min_trailing_silence=2.4)
@@ -69,11 +67,8 @@ def trailing_silence(since_token: float, quiet: float) -> float:
 
 
 def endpoint(has_text: bool, silence: float, seconds: float, settings: Endpointing) -> tuple[str, EndpointRule] | None:
-    """The first rule that holds, by its name; None where none does.
-
-    has_text: whether something was recognized; silence: see :func:`trailing_silence`, all of the utterance where
-    nothing was; seconds: of audio so far.
-    """
+    """The first rule that holds, by its name; None where none does. has_text: whether something was recognized;
+    silence: see :func:`trailing_silence`, all of the utterance where nothing was; seconds: of audio so far."""
     for name, rule in settings.rules():
         if (
             rule is not None
@@ -95,11 +90,9 @@ _RISE, _FALL = 0.3, 0.5  # nats a second
 
 @dataclass(frozen=True, slots=True)
 class Loudness:
-    """What was heard so far.
-
-    room: the quietest level of late, which rises slowly; speaker: the loudest, which falls slowly; both in nats, see
-    :func:`levels`. quiet: seconds since the last sound near the speaker's level; 0 until somebody spoke.
-    """
+    """What was heard so far. room: the quietest level of late, which rises slowly; speaker: the loudest, which falls
+    slowly; both in nats, see :func:`levels`. quiet: seconds since the last sound near the speaker's level; 0 until
+    somebody spoke."""
 
     room: float = inf
     speaker: float = -inf

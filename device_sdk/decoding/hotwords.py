@@ -1,8 +1,7 @@
 """Phrases that an app expects: names of contacts and devices, boosted while they are recognized.
 
 An Aho-Corasick automaton reads the characters of every piece, so a phrase is found however the pieces split it. N:
-states; C: characters; V: pieces, with blank.
-"""
+states; C: characters; V: pieces, with blank."""
 
 from __future__ import annotations
 
@@ -28,11 +27,8 @@ DEFAULT_BOOST = 2.0
 @dataclass(frozen=True, slots=True)
 class Hotword:
     """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same. What is
-    heard by one of these is the phrase in texts and words; tokens stay what was heard.
-
-    Each is one or more words, as they are said; capitals and punctuation are taken away, see
-    :mod:`device_sdk.transcripts`.
-    """
+    heard by one of these is the phrase in texts and words; tokens stay what was heard. Each is one or more words, as
+    they are said; capitals and punctuation are taken away, see :mod:`device_sdk.transcripts`."""
 
     phrase: str
     boost: float = DEFAULT_BOOST
@@ -52,9 +48,7 @@ _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], 
 @dataclass(frozen=True, slots=True)
 class Hotwords:
     """Phrases with the automaton that finds them, made once by :meth:`build` and shared by any number of sessions.
-
-    spellings: which phrase is written for what is heard; None where no phrase has another spelling.
-    """
+    spellings: which phrase is written for what is heard; None where no phrase has another spelling."""
 
     phrases: tuple[Hotword, ...]
     automaton: _Automaton = field(repr=False, compare=False)
@@ -65,12 +59,10 @@ class Hotwords:
 
     @classmethod
     def build(cls, phrases: Iterable[str | Hotword], boost: float = DEFAULT_BOOST) -> Hotwords:
-        """phrases: texts, which get ``boost`` (nats), or hotwords with a boost of their own.
-
-        A phrase earns its boost wherever it stands in a text as whole words; the same words given twice earn the larger
-        boost, phrases inside another one earn theirs too. A spelling that is a phrase itself stands for itself, and one
-        that several phrases share for the first of them. Raises :class:`ConfigurationError` for what is no phrase.
-        """
+        """phrases: texts, which get ``boost`` (nats), or hotwords with a boost of their own. A phrase earns its boost
+        wherever it stands in a text as whole words; the same words given twice earn the larger boost, phrases inside
+        another one earn theirs too. A spelling that is a phrase itself stands for itself, and one that several phrases
+        share for the first of them. Raises :class:`ConfigurationError` for what is no phrase."""
         found = tuple(
             each
             if isinstance(each, Hotword)
@@ -80,10 +72,8 @@ class Hotwords:
         return cls(found, _automaton(found), _spellings(found))
 
     def guide(self, tokenizer: Tokenizer) -> Guide:
-        """These phrases in the pieces of a tokenizer.
-
-        Raises :class:`ConfigurationError` for a phrase that it has no pieces for.
-        """
+        """These phrases in the pieces of a tokenizer. Raises :class:`ConfigurationError` for a phrase that it has no
+        pieces for."""
         if tokenizer not in self.guides:
             # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
             for number, hotword in enumerate(self.phrases):

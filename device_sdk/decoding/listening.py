@@ -40,9 +40,8 @@ class Listening(Protocol):
 
         The session resets itself after each result, so that this may go on for hours in the same memory. What holds no
         speech gives no result. ``Result.offset`` places an utterance in the stream; its words' times count from there.
-        Where utterances begin and end does not depend on the chunks.
-        Raises what :meth:`hear` raises of a chunk; the session is then as it was before that chunk.
-        """
+        Where utterances begin and end does not depend on the chunks. Raises what :meth:`hear` raises of a chunk; the
+        session is then as it was before that chunk."""
         for chunk in chunks:
             yield from _heard(self, chunk)
         yield from _ended(self)
@@ -53,20 +52,16 @@ class Listening(Protocol):
         on_partial: Callable[[Partial], object] | None = None,
         on_result: Callable[[Result], object] | None = None,
     ) -> None:
-        """:meth:`segments` with callbacks, until the chunks end.
-
-        An exception in a callback never loses audio: the chunk is heard to its end, further callbacks included, and
-        then the exception is raised. Listening may go on with the rest of the chunks.
-        """
+        """:meth:`segments` with callbacks, until the chunks end. An exception in a callback never loses audio: the
+        chunk is heard to its end, further callbacks included, and then the exception is raised. Listening may go on
+        with the rest of the chunks."""
         for chunk in chunks:
             _tell(_heard(self, chunk), on_partial, on_result)
         _tell(_ended(self), on_partial, on_result)
 
     async def stream(self, chunks: AsyncIterable[Chunk]) -> AsyncIterator[Event]:
-        """:meth:`segments` for an event loop, which is never blocked: decoding runs in a thread.
-
-        Cancelling waits for the block that is being decoded, so that the session can be used at once.
-        """
+        """:meth:`segments` for an event loop, which is never blocked: decoding runs in a thread. Cancelling waits for
+        the block that is being decoded, so that the session can be used at once."""
         async for chunk in chunks:
             rest = _begun(self, chunk)
             while rest.size:

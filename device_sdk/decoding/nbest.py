@@ -2,8 +2,7 @@
 
 A word's posterior is the summed probability of the hypotheses that have the same word at the same place; how probable
 each hypothesis is follows from its score. What a bundle's calibration makes of posteriors agrees with how often words
-were right on development data.
-"""
+were right on development data."""
 
 from __future__ import annotations
 
@@ -31,11 +30,9 @@ def word_times(
     seconds: float,
     known: Known | None = None,
 ) -> tuple[Word, ...]:
-    """Words with the times of the frames that emitted their first and last pieces.
-
-    frames: the emitting frame of each token; frame_seconds: length of one; seconds: of the audio, an upper bound.
-    known: words of other hypotheses, which share most of theirs; new ones are added.
-    """
+    """Words with the times of the frames that emitted their first and last pieces. frames: the emitting frame of each
+    token; frame_seconds: length of one; seconds: of the audio, an upper bound. known: words of other hypotheses, which
+    share most of theirs; new ones are added."""
     known = {} if known is None else known
     starts_word = tokenizer.starts_word
     starts = [i for i, token in enumerate(tokens) if i == 0 or starts_word(token)]
@@ -63,9 +60,7 @@ def distinct(
     spellings: Spellings | None = None,
 ) -> tuple[Hypothesis, ...]:
     """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them.
-
-    spellings: texts and words hold the phrases in place of these, and tokens what was heard.
-    """
+    spellings: texts and words hold the phrases in place of these, and tokens what was heard."""
     chosen: dict[str, Path] = {}
     totals: dict[str, float] = {}
     for path in sorted(paths, key=lambda path: -path.rank):
@@ -93,11 +88,9 @@ _BY_TIME = 1e-3  # what a second between two equal words costs, in edits: it onl
 
 
 def with_confidence(hypotheses: Sequence[Hypothesis], calibration: Calibration) -> tuple[Hypothesis, ...]:
-    """The same hypotheses, each with its confidence and each word with its own, in [0, 1].
-
-    hypotheses: all that are known of one utterance (more than are shown make posteriors better), with final scores. The
-    probability of an alternative is in no confidence of the others, so those of a list need not sum to 1.
-    """
+    """The same hypotheses, each with its confidence and each word with its own, in [0, 1]. hypotheses: all that are
+    known of one utterance (more than are shown make posteriors better), with final scores. The probability of an
+    alternative is in no confidence of the others, so those of a list need not sum to 1."""
     if not hypotheses:
         return ()
     shares = posteriors(np.array([each.score for each in hypotheses]), calibration.scale)
@@ -131,9 +124,7 @@ def coverage(hypotheses: Sequence[Hypothesis]) -> float:
 
 def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -> list[list[float]]:
     """For each hypothesis, the summed share [words] of those that agree with each of its words, itself among them.
-
-    shares: [N] of each hypothesis, summing to 1.
-    """
+    shares: [N] of each hypothesis, summing to 1."""
     found = [[share] * len(each.words) for each, share in zip(hypotheses, shares, strict=True)]
     for index, one in enumerate(hypotheses):
         mine, share = found[index], shares[index]
@@ -162,11 +153,9 @@ def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -
 
 
 def agreement(one: Sequence[Word], other: Sequence[Word]) -> list[tuple[int, int]]:
-    """Places of the words that two hypotheses share, in order: equal words, each used once.
-
-    Words equal in text and time are pairs at once. What lies between two such pairs is aligned with the fewest edits,
-    the nearest in time among equal ones.
-    """
+    """Places of the words that two hypotheses share, in order: equal words, each used once. Words equal in text and
+    time are pairs at once. What lies between two such pairs is aligned with the fewest edits, the nearest in time among
+    equal ones."""
     pairs: list[tuple[int, int]] = []
     i = j = begun_i = begun_j = 0
     while i < len(one) and j < len(other):

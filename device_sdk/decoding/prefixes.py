@@ -19,11 +19,9 @@ _FEWEST = 64  # rows that the tree makes room for
 
 
 class Prefix:
-    """A node: the tokens from the root to it. Equal prefixes of one tree are the same object.
-
-    guided: what the tree's guide knows of it, where there is one; bonus: its bonus, else 0.
-    row: where the tree keeps what the predictor said of it, -1 for nowhere.
-    """
+    """A node: the tokens from the root to it. Equal prefixes of one tree are the same object. guided: what the tree's
+    guide knows of it, where there is one; bonus: its bonus, else 0. row: where the tree keeps what the predictor said
+    of it, -1 for nowhere."""
 
     __slots__ = ("bonus", "depth", "guided", "parent", "row", "token")
 
@@ -46,11 +44,9 @@ class Prefix:
 
 
 class PrefixTree:
-    """Owns the cached output and state of the prediction network for the prefixes of one utterance.
-
-    Rows are only ever added; :meth:`compact` alone drops those of prefixes that are in no hypothesis any more. Prefixes
-    know their parents and the tree knows their children, so that no cycle keeps an utterance in memory after its end.
-    """
+    """Owns the cached output and state of the prediction network for the prefixes of one utterance. Rows are only ever
+    added; :meth:`compact` alone drops those of prefixes that are in no hypothesis any more. Prefixes know their parents
+    and the tree knows their children, so that no cycle keeps an utterance in memory after its end."""
 
     __slots__ = ("_children", "_predicted", "_states", "_used", "guide", "root", "transducer")
 
@@ -70,10 +66,8 @@ class PrefixTree:
         return self._used
 
     def extend(self, parents: list[Prefix], tokens: list[int]) -> list[Prefix]:
-        """The prefixes ``parents[i] + tokens[i]``; those not seen before go through the predictor in one batch.
-
-        Every parent must be cached, which holds for every prefix that this method returned.
-        """
+        """The prefixes ``parents[i] + tokens[i]``; those not seen before go through the predictor in one batch. Every
+        parent must be cached, which holds for every prefix that this method returned."""
         nodes: list[Prefix] = []
         new: list[Prefix] = []
         source: list[int] = []
@@ -180,10 +174,8 @@ class Emission:
 
 
 class Alignments:
-    """The alignments of one prefix.
-
-    score: log of the sum of their probabilities; gap: what the best one lies below it; emissions: of the best one.
-    """
+    """The alignments of one prefix. score: log of the sum of their probabilities; gap: what the best one lies below it;
+    emissions: of the best one."""
 
     __slots__ = ("emissions", "gap", "score")
 
@@ -204,10 +196,8 @@ class Alignments:
 
 
 class Aside:
-    """A hypothesis that was ``behind`` nats behind the best one, guide and all, after ``since`` frames.
-
-    alignments: after these frames. It is ranked as if it had stayed that far behind.
-    """
+    """A hypothesis that was ``behind`` nats behind the best one, guide and all, after ``since`` frames. alignments:
+    after these frames. It is ranked as if it had stayed that far behind."""
 
     __slots__ = ("alignments", "behind", "since")
 

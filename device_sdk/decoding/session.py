@@ -42,12 +42,10 @@ _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept o
 
 @dataclass(frozen=True, slots=True)
 class SessionHost:
-    """What a device adds to recognition.
-
-    check: raises SessionError where the device is closed. newest: the model that the next utterance begins with. serve:
-    puts the hypothesis first that the app is to get. heard: told of every result, the features [F, M] that it came
-    from, the offset [M] that was taken from them, and the spellings by which its phrases were recognized.
-    """
+    """What a device adds to recognition. check: raises SessionError where the device is closed. newest: the model that
+    the next utterance begins with. serve: puts the hypothesis first that the app is to get. heard: told of every
+    result, the features [F, M] that it came from, the offset [M] that was taken from them, and the spellings by which
+    its phrases were recognized."""
 
     check: Callable[[], None]
     newest: Callable[[], Model]
@@ -56,11 +54,9 @@ class SessionHost:
 
 
 class RecognitionSession(Listening):
-    """Owns the state of one utterance at a time, and a clock that runs on from one to the next.
-
-    Sessions of one recognizer may run in parallel threads. One session is for one thread at a time: a call while
-    another is running raises :class:`SessionError` and changes nothing.
-    """
+    """Owns the state of one utterance at a time, and a clock that runs on from one to the next. Sessions of one
+    recognizer may run in parallel threads. One session is for one thread at a time: a call while another is running
+    raises :class:`SessionError` and changes nothing."""
 
     def __init__(
         self,
@@ -72,11 +68,9 @@ class RecognitionSession(Listening):
         hotwords: Hotwords | None = None,
         host: SessionHost | None = None,
     ) -> None:
-        """sample_rate: of the audio that will be fed, Hz; another than the features' is resampled.
-
-        mix_down: accept audio of several channels, [S, channels], and take their mean. endpointing: when an utterance
-        is over; None never says so. hotwords: phrases to expect. host: the device whose session this is.
-        """
+        """sample_rate: of the audio that will be fed, Hz; another than the features' is resampled. mix_down: accept
+        audio of several channels, [S, channels], and take their mean. endpointing: when an utterance is over; None
+        never says so. hotwords: phrases to expect. host: the device whose session this is."""
         check_type("endpointing", endpointing, (Endpointing, NoneType), "Endpointing, or None")
         self._recognizer = recognizer
         self._host = host
@@ -131,10 +125,9 @@ class RecognitionSession(Listening):
         samples: [S] float32 or float64 in [-1, 1], or int16, mono, at the session's rate; [S, channels] where it mixes
         down. An endpoint is only told, in the partial: what is fed after it still belongs to this utterance. An app
         that goes on calls :meth:`finish` and :meth:`reset` there, or uses :meth:`stream`, :meth:`listen` or
-        :meth:`segments`, which do.
-        Raises :class:`AudioError`, and leaves the utterance as it was, for samples that are no waveform (see
-        :func:`~device_sdk.audio.check_waveform`), beyond the longest utterance, or after :meth:`finish`.
-        """
+        :meth:`segments`, which do. Raises :class:`AudioError`, and leaves the utterance as it was, for samples that are
+        no waveform (see :func:`~device_sdk.audio.check_waveform`), beyond the longest utterance, or after
+        :meth:`finish`."""
         with self._alone():
             waveform = self._checked(samples)
             if self._consumed + waveform.size > self._longest:
@@ -148,12 +141,10 @@ class RecognitionSession(Listening):
             return self._partial
 
     def hear(self, samples: NDArray[np.generic]) -> tuple[Partial, Float]:
-        """As :meth:`feed`, but no further than to the endpoint; the longest utterance is one too.
-
-        Returns the partial and the samples after the endpoint, [S] float32 mono: the next utterance begins with them.
-        Where an utterance ends depends on the audio alone, not on the chunks that it came in.
-        Raises :class:`AudioError` as :meth:`feed` does, and where the endpoint was reached before.
-        """
+        """As :meth:`feed`, but no further than to the endpoint; the longest utterance is one too. Returns the partial
+        and the samples after the endpoint, [S] float32 mono: the next utterance begins with them. Where an utterance
+        ends depends on the audio alone, not on the chunks that it came in. Raises :class:`AudioError` as :meth:`feed`
+        does, and where the endpoint was reached before."""
         with self._alone():
             waveform = self._checked(samples)
             if self._partial.endpoint:
@@ -177,21 +168,17 @@ class RecognitionSession(Listening):
 
     def finish(self) -> Result:
         """The end of the utterance. Audio too short for one frame gives the empty text; there is always a hypothesis.
-
         The list is ordered by the second pass, which partials do not see: its first text need not start with what they
-        called stable. Raises :class:`AudioError` where it was finished before.
-        """
+        called stable. Raises :class:`AudioError` where it was finished before."""
         with self._alone():
             result = self._result()
             self._tell(result)
             return result
 
     def end(self) -> Result | None:
-        """:meth:`finish` and :meth:`reset` in one; None where nothing was said, which then leaves no trace.
-
-        At an endpoint, the next utterance begins with the last moment of the silence, where a word may have begun.
-        Raises :class:`AudioError` where it was finished before.
-        """
+        """:meth:`finish` and :meth:`reset` in one; None where nothing was said, which then leaves no trace. At an
+        endpoint, the next utterance begins with the last moment of the silence, where a word may have begun. Raises
+        :class:`AudioError` where it was finished before."""
         with self._alone():
             quiet = 0 if self._waiting else round(self._quiet * self._resampler.source)
             kept = np.concatenate(self._recent)[-quiet:] if quiet else self._held[:0]
@@ -288,10 +275,8 @@ class RecognitionSession(Listening):
 
     def _consume(self, waveform: Float, *, to_endpoint: bool) -> int:
         """Decodes the blocks that ``waveform`` completes, and keeps the rest. Returns how many samples were used.
-
         Blocks of source samples, not chunks, are what every stage sees, so that sums are taken in the same order and
-        any chunking gives the same bits.
-        """
+        any chunking gives the same bits."""
         at = 0
         while at < waveform.size:
             step = min(self._block - self._waiting, waveform.size - at)
@@ -329,11 +314,9 @@ class RecognitionSession(Listening):
         self._closed = ""
 
     def _read(self) -> None:
-        """The text of the beam, and how much of it is stable.
-
-        What was called stable once is kept: should the search take it back, which is rare, the text stays with the best
-        hypothesis that begins with it, and only the result tells.
-        """
+        """The text of the beam, and how much of it is stable. What was called stable once is kept: should the search
+        take it back, which is rare, the text stays with the best hypothesis that begins with it, and only the result
+        tells."""
         beam = self._stream.beam
         best = next((prefix for prefix in beam.prefixes if descends(prefix, self._stable)), None)
         if best is None:
@@ -368,10 +351,8 @@ class RecognitionSession(Listening):
         self._partial = Partial(text, stable, self.seconds, self._rule is not None, self._rule)
 
     def _distinct(self, stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
-        """The hypotheses of an ended stream: as many texts as were asked for, where that many exist.
-
-        Several token sequences may spell one text; where that leaves too few texts, a wider beam is searched.
-        """
+        """The hypotheses of an ended stream: as many texts as were asked for, where that many exist. Several token
+        sequences may spell one text; where that leaves too few texts, a wider beam is searched."""
         recognizer = self._recognizer
         settings, beam = recognizer.settings, stream.beam
 
@@ -409,11 +390,9 @@ class Recognizer(Model):
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> RecognitionSession:
         """A session for audio of this rate (Hz). Raises :class:`AudioError` for a rate that cannot be resampled.
-
         mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
         hotwords: phrases to expect; where there are thousands, build :class:`Hotwords` once and share them. Raises
-        :class:`ConfigurationError` for one that this model cannot spell.
-        """
+        :class:`ConfigurationError` for one that this model cannot spell."""
         return RecognitionSession(
             self, sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords_of(hotwords)
         )
@@ -426,13 +405,10 @@ class Recognizer(Model):
         mix_down: bool = False,
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> Result:
-        """The n-best list of a whole utterance.
-
-        audio: [S] float32 or float64 in [-1, 1], or int16, with its sample_rate (Hz); or a file, by its path or as its
-        bytes, which knows its own. mix_down: take the mean of several channels instead of refusing them.
-        hotwords: phrases to expect, as of :meth:`session`.
-        Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known.
-        """
+        """The n-best list of a whole utterance. audio: [S] float32 or float64 in [-1, 1], or int16, with its
+        sample_rate (Hz); or a file, by its path or as its bytes, which knows its own. mix_down: take the mean of
+        several channels instead of refusing them. hotwords: phrases to expect, as of :meth:`session`. Raises
+        :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known."""
         return recognize_whole(
             lambda rate: self.session(rate, mix_down=mix_down, hotwords=hotwords), audio, sample_rate
         )

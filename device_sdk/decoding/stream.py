@@ -27,13 +27,10 @@ Chunks = tuple["Chunks", Float] | None
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One utterance so far.
-
-    remainder: of the features. features: [F, M] of all so far (:func:`collect_features`); ``waiting`` [F, M], fewer
-    than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before: what the networks hear of
-    a pause, once somebody speaks again. step: seconds of an encoder frame. offset: taken from every frame, [M]; None
-    for nothing.
-    """
+    """One utterance so far. remainder: of the features. features: [F, M] of all so far (:func:`collect_features`);
+    ``waiting`` [F, M], fewer than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before:
+    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. offset: taken from
+    every frame, [M]; None for nothing."""
 
     beam: Beam
     remainder: Remainder
@@ -63,10 +60,8 @@ def begin(
 def push(
     stream: Stream, block: Float, transducer: Transducer, features: FeatureSettings, decoding: DecodingSettings
 ) -> Stream:
-    """Decode the next samples, [S] float32 at the features' rate.
-
-    Sums are taken in the order of the blocks: whoever wants the same bits for any chunking passes the same blocks.
-    """
+    """Decode the next samples, [S] float32 at the features' rate. Sums are taken in the order of the blocks: whoever
+    wants the same bits for any chunking passes the same blocks."""
     found, remainder = frames(block, stream.remainder, features)
     return _decode(stream, remainder, found, transducer, decoding)
 

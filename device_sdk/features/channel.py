@@ -47,11 +47,8 @@ class Channel:
 
 
 def heard(channel: Channel, features: Float, seconds: float, settings: ChannelSettings) -> Channel:
-    """The channel after an utterance more.
-
-    T: frames; M: mel bins. features: [T, M] as the microphone gave them, before any offset; seconds: their length.
-    Frames of another number of bins than before begin anew.
-    """
+    """The channel after an utterance more. T: frames; M: mel bins. features: [T, M] as the microphone gave them, before
+    any offset; seconds: their length. Frames of another number of bins than before begin anew."""
     if not len(features) or not seconds > 0:
         return channel
     new = features.mean(axis=0, dtype=np.float64)

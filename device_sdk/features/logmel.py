@@ -70,11 +70,9 @@ KALDI = FeatureSettings(
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What streaming must remember between chunks.
-
-    samples: [S] float32, waveform from the first sample that a coming frame still needs.
-    started: whether the left edge has been reflected, which needs the first window's worth of samples.
-    """
+    """What streaming must remember between chunks. samples: [S] float32, waveform from the first sample that a coming
+    frame still needs. started: whether the left edge has been reflected, which needs the first window's worth of
+    samples."""
 
     samples: Float
     started: bool = False
@@ -86,11 +84,8 @@ EMPTY = Remainder(np.zeros(0, np.float32))
 def frames(
     chunk: Float, remainder: Remainder = EMPTY, settings: FeatureSettings = FeatureSettings()
 ) -> tuple[Float, Remainder]:
-    """Frames that are complete once ``chunk`` has arrived.
-
-    S: samples; T: frames; M: mel bins.
-    chunk: [S] float32 mono in [-1, 1]. Returns ([T, M] float32 log-mel, remainder for the next call).
-    """
+    """Frames that are complete once ``chunk`` has arrived. S: samples; T: frames; M: mel bins. chunk: [S] float32 mono
+    in [-1, 1]. Returns ([T, M] float32 log-mel, remainder for the next call)."""
     samples = np.concatenate([remainder.samples, chunk]) if remainder.samples.size else np.asarray(chunk, np.float32)
     started = remainder.started
     if not started:
@@ -104,10 +99,8 @@ def frames(
 
 
 def flush(remainder: Remainder, settings: FeatureSettings = FeatureSettings()) -> Float:
-    """Frames at the end of the stream, whose windows reach past the last sample: the right edge is reflected.
-
-    Returns [T, M] float32. All calls together give floor((S + shift / 2) / shift) frames, as Kaldi does.
-    """
+    """Frames at the end of the stream, whose windows reach past the last sample: the right edge is reflected. Returns
+    [T, M] float32. All calls together give floor((S + shift / 2) / shift) frames, as Kaldi does."""
     samples = remainder.samples
     edge = _left_edge(settings)
     if not remainder.started:

@@ -3,8 +3,7 @@
 Where every entry of the n-best gets a slot wrong, the expected cost (Rao et al. 2023, eq. 1) can only shift probability
 between wrong entries. With the slots known, an entry can be *repaired*: the words that stand where a value should be
 are replaced by the value, values that were not asked for are taken out. No transcript is looked at. Which repair is
-right is for the acoustics to say: the training graph scores each candidate.
-"""
+right is for the acoustics to say: the training graph scores each candidate."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ A user who repeats a request was misunderstood (Rao et al. 2023, sections 1 and 
 that: two n-best lists of the same words share a hypothesis, or nearly so, even where their best ones differ.
 
 The default threshold was chosen on 392 real coffee orders, repeated up to a tenth slower or faster in noise at 10 to 25
-dB: it finds 86 % of the repetitions that were recognized otherwise, and mistakes 0.3 % of other pairs for one.
-"""
+dB: it finds 86 % of the repetitions that were recognized otherwise, and mistakes 0.3 % of other pairs for one."""
 
 from __future__ import annotations
 
@@ -47,10 +46,8 @@ def is_repetition(
     first: Sequence[str], second: Sequence[str], delay: float, settings: RepetitionSettings = RepetitionSettings()
 ) -> bool:
     """Whether ``second`` says ``first`` again. Texts of two n-best lists, best first; delay: seconds of silence between
-    them, from the end of the first to the beginning of the second.
-
-    A negative delay means that the second was there before the first had ended, as where an app feeds recordings: that
-    is no repetition."""
+    them, from the end of the first to the beginning of the second. A negative delay means that the second was there
+    before the first had ended, as where an app feeds recordings: that is no repetition."""
     if not first or not second or not 0.0 <= delay <= settings.seconds:
         return False
     if first[0] == second[0]:

@@ -1,8 +1,7 @@
 """Utterances that wait on the disk for feedback or learning, where app and user allow it.
 
 Text, n-best list, feedback and log-mel features; never audio. They are sealed as all of the state is, and are erased
-once they were learned from, after a day, or when the user agrees no longer.
-"""
+once they were learned from, after a day, or when the user agrees no longer."""
 
 from __future__ import annotations
 

@@ -85,11 +85,10 @@ class Outcome:
 
 
 def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
-    """A student on a new base: ``new`` plus the share ``keep`` of what its own steps had changed besides.
-
-    What the new base has taken up of it, as far as both point the same way, is not added again: with o the
-    student's distance from ``old`` and d that of ``new``, keep * (o - max(0, <o, d> / <d, d>) d) is. Its teacher starts
-    from the same weights. With ``keep`` 0, or where ``new`` is what the student had become, it is the new base."""
+    """A student on a new base: ``new`` plus the share ``keep`` of what its own steps had changed besides. What the new
+    base has taken up of it, as far as both point the same way, is not added again: with o the student's distance from
+    ``old`` and d that of ``new``, keep * (o - max(0, <o, d> / <d, d>) d) is. Its teacher starts from the same weights.
+    With ``keep`` 0, or where ``new`` is what the student had become, it is the new base."""
     if keep == 0.0:
         return Student(new, new)
     moved, shift = difference(student.weights, old), difference(new, old)
@@ -179,9 +178,7 @@ def learn_one(
 
 def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Outcome:
     """The student after one transcribed utterance, which does not count as its user's. One that cannot be learned from
-    is skipped.
-
-    LearningError: a step diverged; the student given is as it was."""
+    is skipped. LearningError: a step diverged; the student given is as it was."""
     try:
         features, loss = lesson(spoken, trainer.bundle, trainer.settings.rehearsal.weight)
     except (AudioError, LearningError) as error:

@@ -4,8 +4,7 @@ Every loss is  L = sum_i w_i NLL_i + c E[M],  E[M] = sum_i p_i M_i,  p = softmax
 losses add by adding weights, and one training graph takes any sum of them. N: hypotheses.
 
 Signs. A weight of +1 on a hypothesis makes it likelier with every step down the gradient; minimizing E[M] makes
-hypotheses cheaper than the mean likelier, since dE[M]/dNLL_i = p_i (E[M] - M_i).
-"""
+hypotheses cheaper than the mean likelier, since dE[M]/dNLL_i = p_i (E[M] - M_i)."""
 
 from __future__ import annotations
 
@@ -45,11 +44,10 @@ class Objective:
                 raise LearningError(f"objective.{name}: found {values!r}, expected {count} finite values")
 
     def __add__(self, other: Objective) -> Objective:
-        """Sum of two losses over the union of their hypotheses.
-
-        The expectation of a cost is over a fixed set: a hypothesis that the other loss alone names must not slip into
-        it. LearningError: the set of an expected cost would grow. Losses that both have an expected cost keep
-        sum_k c_k E[M_k] exactly: the cost scales add, the costs are averaged by them."""
+        """Sum of two losses over the union of their hypotheses. The expectation of a cost is over a fixed set: a
+        hypothesis that the other loss alone names must not slip into it. LearningError: the set of an expected cost
+        would grow. Losses that both have an expected cost keep sum_k c_k E[M_k] exactly: the cost scales add, the costs
+        are averaged by them."""
         hypotheses = tuple(dict.fromkeys(self.hypotheses + other.hypotheses))
         weights, costs = np.zeros((2, len(hypotheses)), np.float32)
         scale = self.cost_scale + other.cost_scale

@@ -104,7 +104,6 @@ def sgd(
     weights: Arrays, gradients: Arrays, loss: float, momentum: Momentum, settings: StepSettings
 ) -> tuple[dict[str, Float], Momentum, float]:
     """One step: weights - learning_rate * (clipped gradient, plus momentum). Returns (weights, momentum, norm).
-
     Constants among the weights (no gradient of that name) are passed through. LearningError: the loss or a gradient is
     not finite, the gradient's norm or the loss exploded, or the step would leave a weight that is not finite. The
     arrays given are never changed, so the weights are as they were."""

@@ -2,8 +2,7 @@
 
 A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others.
 Words outside the list are also counted one by one, in ``unlisted``, which exists on the device only: no report is made
-from it.
-"""
+from it."""
 
 from __future__ import annotations
 
@@ -40,12 +39,9 @@ UNLISTED_LIMIT = 5000
 
 @dataclass(frozen=True, slots=True)
 class MarginalCache:
-    """Weighted word counts of one user.
-
-    counts: float64 [n], everything heard so far. pending: float64 [n], the part not reported yet.
-    unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances: how many.
-    words_digest: the word list that the ids belong to.
-    """
+    """Weighted word counts of one user. counts: float64 [n], everything heard so far. pending: float64 [n], the part
+    not reported yet. unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances:
+    how many. words_digest: the word list that the ids belong to."""
 
     words_digest: str
     counts: NDArray[np.float64]
@@ -66,11 +62,9 @@ def update(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> M
 
 
 def withdraw(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
-    """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead.
-
-    due: False for an utterance that was already reported: that cannot be taken back, and what is pending is of others.
-    No count falls below zero.
-    """
+    """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead. due:
+    False for an utterance that was already reported: that cannot be taken back, and what is pending is of others. No
+    count falls below zero."""
     return _add(cache, counts, -1, due)
 
 
@@ -86,8 +80,7 @@ def marginal(
     weights: CombinationWeights,
 ) -> NDArray[np.float64]:
     """The marginal g that rescoring adapts to (Liu & Peng 2020, eq. 2) -> [n]. global_: published by the server, or
-    None. With ``weights.refresh`` "round" the user's part is of what was reported; what never is due counts at once.
-    """
+    None. With ``weights.refresh`` "round" the user's part is of what was reported; what never is due counts at once."""
     counts = cache.counts
     if weights.refresh == "round":
         counts = np.maximum(counts - cache.pending, 0.0)
@@ -111,12 +104,9 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
 
 
 def from_bytes(data: bytes, words: WordList) -> MarginalCache:
-    """Read a stored cache. Raises StateError for damaged bytes.
-
-    A cache over another word list (a new bundle came) is carried over by word: words that left the list go to the
-    bucket and are counted as unlisted, unlisted words that joined it move from the bucket to their own id. Their weight
-    not reported yet stays with the bucket.
-    """
+    """Read a stored cache. Raises StateError for damaged bytes. A cache over another word list (a new bundle came) is
+    carried over by word: words that left the list go to the bucket and are counted as unlisted, unlisted words that
+    joined it move from the bucket to their own id. Their weight not reported yet stays with the bucket."""
     with reading("counts/cache"):
         content = json.loads(data)
         listed = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content["listed"].items()}
@@ -168,10 +158,8 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class UtteranceCounts:
-    """Weighted counts of one utterance (the sum of eq. 4 over one n-best list).
-
-    listed: word id -> weight, id 0 the bucket. unlisted: word -> weight; their sum is the bucket's weight.
-    """
+    """Weighted counts of one utterance (the sum of eq. 4 over one n-best list). listed: word id -> weight, id 0 the
+    bucket. unlisted: word -> weight; their sum is the bucket's weight."""
 
     listed: Mapping[int, float]
     unlisted: Mapping[str, float] = field(default_factory=dict)
@@ -180,11 +168,9 @@ class UtteranceCounts:
 def heard(
     texts: Sequence[str], words: WordList, weights: CombinationWeights, scores: Sequence[float] | None = None
 ) -> UtteranceCounts:
-    """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4).
-
-    texts: the n-best list's, best first; one text (a correction, say) counts fully. They weigh as the combination says:
-    by rank, or by posterior where they have scores (nats).
-    """
+    """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4). texts: the n-best list's, best
+    first; one text (a correction, say) counts fully. They weigh as the combination says: by rank, or by posterior where
+    they have scores (nats)."""
     listed: dict[int, float] = {}
     unlisted: dict[str, float] = {}
     shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
@@ -202,8 +188,7 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
     texts: the n-best list as served. ``Accepted``, ``Alternate``, a ``Rating`` of 1/2 or more: None. ``Cancelled``,
     ``Repeated``, a lower ``Rating``: nothing is counted. ``Corrected``: the correction. ``Semantics``: the entries with
     every slot right, in their order; else the closest repair of an entry (``device_sdk.feedback.repair``), or else the
-    entries with the fewest slot errors. Of several signals a correction decides, then semantics, then the rest.
-    """
+    entries with the fewest slot errors. Of several signals a correction decides, then semantics, then the rest."""
     if not texts:
         return None
     said = sorted(parts(signal), key=_telling)

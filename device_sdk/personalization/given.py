@@ -1,8 +1,7 @@
 """Words outside the public list that the user gave: what may be named, where the user agrees to help the list grow.
 
 A word is given with a correction, or with another recognizer's transcript; what the device itself heard is not. Kept is
-in how many utterances each was given since the last report, and nothing of the order or the company it came in.
-"""
+in how many utterances each was given since the last report, and nothing of the order or the company it came in."""
 
 from __future__ import annotations
 

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
 
 class Rescorer:
-    """Rescores n-best lists with a bundle's language models; owns their sessions.
-
-    A bundle without one of the models, or an install without kenlm, is rescored with what is there. The models are
-    loaded when they are first used, at the end of an utterance: hearing starts without them. One that is damaged is
-    then refused by name (BundleError).
-    """
+    """Rescores n-best lists with a bundle's language models; owns their sessions. A bundle without one of the models,
+    or an install without kenlm, is rescored with what is there. The models are loaded when they are first used, at the
+    end of an utterance: hearing starts without them. One that is damaged is then refused by name (BundleError)."""
 
     def __init__(self, bundle: Bundle, weights: CombinationWeights | None = None, threads: int = 1) -> None:
         """weights: instead of the bundle's own combination."""
@@ -44,20 +41,16 @@ class Rescorer:
     @cached_property
     def ngram(self) -> LanguageModel | None:
         """The n-gram, loaded for the first list; None where its share is 0, the bundle holds none, or without kenlm.
-
-        Where the bundle holds no neural model the n-gram takes its place, whatever its share.
-        """
+        Where the bundle holds no neural model the n-gram takes its place, whatever its share."""
         counts = self.weights.ngram_share or not self._bundle.has("language_model.onnx")
         return load_ngram(self._bundle) if counts else None
 
     def rescore(
         self, hypotheses: Sequence[Hypothesis], marginal: NDArray[np.float64] | None = None
     ) -> tuple[Hypothesis, ...]:
-        """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined.
-
-        marginal: g of Liu & Peng 2020, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no
-        adaptation. Each language model is asked once, for the whole list. Hypotheses of equal score keep their order.
-        """
+        """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined. marginal: g of
+        Liu & Peng 2020, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no adaptation. Each
+        language model is asked once, for the whole list. Hypotheses of equal score keep their order."""
         if not hypotheses:
             return ()
         weights = self.weights

@@ -35,9 +35,8 @@ def layer_bounds(shapes: Mapping[str, tuple[int, ...]], clip_norm: float, clippi
 
 
 def clip(arrays: Arrays, clip_norm: float, clipping: Clipping) -> tuple[dict[str, NDArray[np.float32]], float]:
-    """(arrays within their bounds, L2 norm of the whole before). Norms are summed in float64.
-
-    Raises PrivacyError for a bound that is not positive."""
+    """(arrays within their bounds, L2 norm of the whole before). Norms are summed in float64. Raises PrivacyError for a
+    bound that is not positive."""
     bounds = layer_bounds({name: array.shape for name, array in arrays.items()}, clip_norm, clipping)
     norms = {name: _norm(array) for name, array in arrays.items()}
     whole = math.sqrt(sum(norm * norm for norm in norms.values()))

@@ -36,9 +36,8 @@ def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int
 
 def unbounded_counts(total: NDArray[np.float64]) -> dict[int, int]:
     """Every count so far (Liu & Peng 2020, the sum of eq. 4 over all hypotheses) -> word id: units, rounded to the
-    nearest.
-
-    For mode ``paper``, which bounds nothing: no epsilon follows for a user. total: float64 [n]. Raises PrivacyError."""
+    nearest. For mode ``paper``, which bounds nothing: no epsilon follows for a user. total: float64 [n]. Raises
+    PrivacyError."""
     _check(total)
     units = np.rint(total * FIXED_POINT)
     return {int(word): int(units[word]) for word in np.flatnonzero(units)}
@@ -61,9 +60,8 @@ def weight_units(plan: MarginalPlan) -> int:
 
 def reported_words(given: Mapping[str, float], max_words: int) -> frozenset[str]:
     """At most ``max_words`` different words, those given most (equal weights: in alphabetical order), and only what may
-    become a word of the list. Their weights are not reported.
-
-    given: word -> in how many utterances. Raises PrivacyError."""
+    become a word of the list. Their weights are not reported. given: word -> in how many utterances. Raises
+    PrivacyError."""
     if max_words < 1:
         raise PrivacyError(f"max_words: found {max_words}, expected at least 1")
     fit = [word for word, weight in given.items() if weight > 0 and is_word(word)]
@@ -71,11 +69,10 @@ def reported_words(given: Mapping[str, float], max_words: int) -> frozenset[str]
 
 
 def locally_noised(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> dict[int, int]:
-    """Bounded counts (word id -> units) plus noise on every word of the list; zeros are left out.
-
-    words: size of the list. Under ``local`` one report costs at most the plan's epsilon against whoever sees it; under
-    ``distributed`` the sum of ``plan.minimum_survivors`` reports or more does, and a single one may only be seen
-    masked. Raises PrivacyError under ``central``, where a device adds none."""
+    """Bounded counts (word id -> units) plus noise on every word of the list; zeros are left out. words: size of the
+    list. Under ``local`` one report costs at most the plan's epsilon against whoever sees it; under ``distributed`` the
+    sum of ``plan.minimum_survivors`` reports or more does, and a single one may only be seen masked. Raises
+    PrivacyError under ``central``, where a device adds none."""
     if plan.trust == "central":
         raise PrivacyError("trust: found central, where the server adds the noise; expected local or distributed")
     if plan.mechanism == "discrete_gaussian":
@@ -101,9 +98,8 @@ def gaussian_variance(plan: MarginalPlan) -> int:
 
 def share_variance(plan: MarginalPlan) -> int:
     """Variance of one device's Gaussian noise: all of it under ``local``, where one device survives; else the share of
-    the smallest cohort that may.
-
-    Raises PrivacyError for a share too small for sums of shares to be what they are accounted as."""
+    the smallest cohort that may. Raises PrivacyError for a share too small for sums of shares to be what they are
+    accounted as."""
     variance = -(-gaussian_variance(plan) // plan.minimum_survivors)
     if plan.trust == "distributed" and variance < SMALLEST_SHARE:
         found = f"{plan.minimum_survivors}, which leaves a share of variance {variance} squared units"

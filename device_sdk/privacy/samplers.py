@@ -33,9 +33,8 @@ WIDEST = LARGEST >> 7
 
 
 def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = secrets.token_bytes) -> Integers:
-    """``size`` independent draws with P(x) proportional to exp(-|x| / scale).
-
-    Raises PrivacyError for a scale of 0 or less, or above 2^55."""
+    """``size`` independent draws with P(x) proportional to exp(-|x| / scale). Raises PrivacyError for a scale of 0 or
+    less, or above 2^55."""
     scale = _scale(scale)
     _check_fits(scale)
     draws = np.zeros(size, np.int64)
@@ -60,9 +59,8 @@ def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = se
 
 
 def discrete_gaussians(size: int, variance: int, source: RandomBytes = secrets.token_bytes) -> Integers:
-    """``size`` independent draws with P(x) proportional to exp(-x^2 / (2 variance)) over the integers.
-
-    Raises PrivacyError for a variance below 1, or above 2^110."""
+    """``size`` independent draws with P(x) proportional to exp(-x^2 / (2 variance)) over the integers. Raises
+    PrivacyError for a variance below 1, or above 2^110."""
     _check_variance(variance)
     draws = np.zeros(size, np.int64)
     scale = math.isqrt(variance) + 1
@@ -128,9 +126,8 @@ def _bernoulli_exp(numerator: int, denominator: int, source: RandomBytes) -> boo
 
 
 def _bernoulli_exps(numerators: Integers, denominator: int, source: RandomBytes) -> Flags:
-    """True with probability exp(-numerator / denominator), each by itself; numerators 0 or more.
-
-    A chance of numerator / (denominator * step) is taken as two: numerator / denominator, and one in ``step``."""
+    """True with probability exp(-numerator / denominator), each by itself; numerators 0 or more. A chance of numerator
+    / (denominator * step) is taken as two: numerator / denominator, and one in ``step``."""
     wholes, rests = np.divmod(numerators, denominator)
     alive = np.ones(numerators.size, np.bool_)
     going = np.flatnonzero(wholes > 0)

@@ -28,10 +28,8 @@ _PLACES = 64  # words in one run; each needs memory for the whole word list, whi
 
 class NeuralLanguageModel:
     """Transformer language model of words (Liu & Peng 2020, section 3.2); a ``rescoring.combination.LanguageModel``.
-
-    The graph (``language_model.onnx``) takes words [B, L] int64, which starts with the boundary id n, and targets
-    [B, L] int64, and gives log_probs [B, L] float32. Owns an onnxruntime session; safe to call from several threads.
-    """
+    The graph (``language_model.onnx``) takes words [B, L] int64, which starts with the boundary id n, and targets [B,
+    L] int64, and gives log_probs [B, L] float32. Owns an onnxruntime session; safe to call from several threads."""
 
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         path = bundle.file(FILE)
@@ -47,12 +45,10 @@ class NeuralLanguageModel:
             )
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats.
-
-        sentences: word ids, 0 for unlisted words, without boundary ids. A sentence longer than the model's positions
-        is scored by windows that overlap by half. A few sentences are one run, and many long ones as many as keep the
-        memory of a run bounded.
-        """
+        """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats. sentences: word
+        ids, 0 for unlisted words, without boundary ids. A sentence longer than the model's positions is scored by
+        windows that overlap by half. A few sentences are one run, and many long ones as many as keep the memory of a
+        run bounded."""
         results = [np.zeros(len(sentence) + 1) for sentence in sentences]
         group: list[_Row] = []
         longest = 0
@@ -119,9 +115,7 @@ class NgramModel:
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats (ARPA: log10).
-
-        sentences: word ids, 0 for unlisted words, without boundary ids.
-        """
+        sentences: word ids, 0 for unlisted words, without boundary ids."""
         texts = (" ".join(self._words[word] for word in sentence) for sentence in sentences)
         scores = ([value for value, _, _ in self._model.full_scores(text)] for text in texts)
         return [np.array(values) * math.log(10) for values in scores]

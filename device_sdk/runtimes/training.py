@@ -56,11 +56,8 @@ class FrozenLayers:
 
     def run(self, parameters: Mapping[str, Float], feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, Float]:
         """encoder_hidden [T, 1, H] of the last frozen encoder layer, predictor_hidden [U + 1, N, P] of the frozen
-        predictor, float32.
-
-        parameters: all of them and the constants, checked. feeds: features [F, M] float32, tokens [N, U] int64.
-        Raises :class:`BundleError` where the graph fails.
-        """
+        predictor, float32. parameters: all of them and the constants, checked. feeds: features [F, M] float32, tokens
+        [N, U] int64. Raises :class:`BundleError` where the graph fails."""
         # Steps hand on the very arrays that they leave alone, so another array means other weights.
         if any(self._held.get(name) is not parameters[name] for name in self._names):
             self._open(parameters)
@@ -120,10 +117,8 @@ class TrainingSession(Training):
         beneath: FrozenLayers | StreamingEncoder | None = None,
     ) -> None:
         """bundle: whose graph for ``subset`` to run; or any graph with its architecture, and what gives the graph's
-        ``encoder_hidden`` and ``predictor_hidden`` where it takes them.
-
-        Raises :class:`BundleError` where the graph is not there, damaged, of another architecture or subset.
-        """
+        ``encoder_hidden`` and ``predictor_hidden`` where it takes them. Raises :class:`BundleError` where the graph is
+        not there, damaged, of another architecture or subset."""
         expected: list[str] | None = None
         if bundle is not None:
             file, architecture = training_file(subset), bundle.architecture

@@ -29,11 +29,10 @@ from device_sdk.wire import secure_aggregation as wire
 
 
 class Participant(BaseModel):
-    """All that a device keeps of one round, from its keys on. Written to the encrypted state between stages.
-
-    sharing, masking: private X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a
-    roster. The rest is filled in stage by stage: roster, own_share of the seed and dealt; deliveries and masked;
-    survivors and agreed; revealed."""
+    """All that a device keeps of one round, from its keys on. Written to the encrypted state between stages. sharing,
+    masking: private X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a roster.
+    The rest is filled in stage by stage: roster, own_share of the seed and dealt; deliveries and masked; survivors and
+    agreed; revealed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     sharing: wire.Secret
@@ -104,10 +103,9 @@ def share(participant: Participant, roster: wire.Roster) -> Participant:
 
 
 def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDArray[np.int64]) -> Participant:
-    """Stage 3: the vector plus a mask for every device that dealt shares, plus the device's own.
-
-    deliveries: what the others dealt to this device, by sender; they are opened when they are needed, at the end.
-    vector: int64 [words]. The first call decides: later ones leave the vector unread."""
+    """Stage 3: the vector plus a mask for every device that dealt shares, plus the device's own. deliveries: what the
+    others dealt to this device, by sender; they are opened when they are needed, at the end. vector: int64 [words]. The
+    first call decides: later ones leave the vector unread."""
     if participant.deliveries is not None:
         return participant if dict(deliveries) == participant.deliveries else _contradiction("deliveries")
     roster, own = _roster(participant), participant.device_id

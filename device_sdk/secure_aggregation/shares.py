@@ -20,7 +20,6 @@ Elements = NDArray[np.int64]
 
 def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
     """``count`` shares of ``secret``, which has an even number of bytes; share i of the answer is that of point i + 1.
-
     ProtocolError: 1 <= threshold <= count < 65537 does not hold, or the number of bytes is odd."""
     if not 1 <= threshold <= count < PRIME or len(secret) % 2:
         expected = f"expected 1 <= threshold <= count < {PRIME} and an even number of bytes"

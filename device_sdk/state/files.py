@@ -1,8 +1,7 @@
 """Values too large for SQLite's pages: each in a file of its own, written once, there before the row that names it.
 
 A database writes a value twice, into its log and into its pages; a file is written once. A row names its file, so a
-file belongs to the state from the commit of that row on and not before; what no row names is removed.
-"""
+file belongs to the state from the commit of that row on and not before; what no row names is removed."""
 
 from __future__ import annotations
 

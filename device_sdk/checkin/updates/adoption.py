@@ -73,10 +73,9 @@ def adopt(
     signed: bool,
     turn: AbstractContextManager[object],
 ) -> Adopted:
-    """Fetches and installs what is another than what is here. turn: kept while what the device learned changes.
-
-    What cannot be had is an error where the server's word is taken, CheckInError; of a ``signed`` release it is said in
-    the answer, and the device goes on with what it has. BundleError: what was fetched does not fit this device."""
+    """Fetches and installs what is another than what is here. turn: kept while what the device learned changes. What
+    cannot be had is an error where the server's word is taken, CheckInError; of a ``signed`` release it is said in the
+    answer, and the device goes on with what it has. BundleError: what was fetched does not fit this device."""
     refused: list[str] = []
 
     def attempt(step: Callable[[], bool], what: str, stays: str) -> bool:
@@ -162,7 +161,6 @@ def _largest(architecture: AnyArchitecture) -> int:
 
 def fetch(client: Client, model_state: ModelState, target: Target, base: Bundle) -> bytes:
     """The bytes of the safetensors file ``target``; what came of it before is gone on with. base: near to it.
-
     CheckInError: not to be had, other bytes than these, or more than weights of this device's architecture can have,
     which are held in memory, whoever signed them. What came of a line that broke is kept. BundleError: these very bytes
     were found unfit for this device before; they are not fetched again."""

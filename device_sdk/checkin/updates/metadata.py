@@ -63,7 +63,6 @@ class Release:
 
 def check_trusted_root(trusted_root: bytes) -> None:
     """Cheap, so that opening a device stays quick; the signatures are checked with the first check-in.
-
     MissingExtraError: the library that checks them is not installed. ConfigurationError: no metadata of a root."""
     if find_spec("tuf") is None:
         install = "pip install 'idiolect[secure-updates]'"
@@ -73,7 +72,6 @@ def check_trusted_root(trusted_root: bytes) -> None:
 
 def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str) -> Release:
     """What this device is to have by metadata that ``trusted_root``, and every root that it hands over to, vouches for.
-
     CheckInError: what the server says is older than what was seen, expired, inconsistent, signed by other keys or by
     too few, or not to be had. ConfigurationError: ``trusted_root`` is no root that signs itself."""
     from tuf.api.exceptions import DownloadError, RepositoryError

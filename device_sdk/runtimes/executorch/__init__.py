@@ -5,8 +5,7 @@ where it was asked to, and ``executorch.json``. Programs are per architecture: w
 and a device puts its own there when it loads one.
 
 :mod:`device_sdk.runtimes.executorch.bindings` is the one module of the device that imports torch, which ExecuTorch's
-Python bindings need, and only when a program is loaded.
-"""
+Python bindings need, and only when a program is loaded."""
 
 from __future__ import annotations
 

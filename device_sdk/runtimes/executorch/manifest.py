@@ -60,8 +60,7 @@ class ExecutorchManifest(BaseModel):
     written with, and their version. executorch: the version that wrote the programs. batch: most rows of one call of
     the predictor and the joiner. files: of every program. programs: shapes of those that recognize; tensors are
     float32, tokens int64. constants: program -> constant -> where its float32 values begin, in bytes. training: buckets
-    in the order to try them.
-    """
+    in the order to try them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

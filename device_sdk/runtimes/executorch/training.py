@@ -35,12 +35,9 @@ class ExecutorchTrainingSession(Training):
         self, folder: str | Path, architecture: Architecture, threads: int = 1, subset: Subset = "whole"
     ) -> None:
         """folder: as ``idiolect export executorch --training`` wrote it. threads: of ExecuTorch's pool. subset: which
-        gradients to return; all are worked out, in float32.
-
-        Raises :class:`ConfigurationError` for subset ``adapters``, whose factors no program knows,
-        :class:`BundleError` for a folder that is damaged, of another architecture or without training programs, and
-        :class:`MissingExtraError` where ExecuTorch is not installed.
-        """
+        gradients to return; all are worked out, in float32. Raises :class:`ConfigurationError` for subset ``adapters``,
+        whose factors no program knows, :class:`BundleError` for a folder that is damaged, of another architecture or
+        without training programs, and :class:`MissingExtraError` where ExecuTorch is not installed."""
         if subset == "adapters":
             raise ConfigurationError(
                 "learning.subset: found 'adapters', which runtime 'executorch' has no programs for; "
@@ -100,10 +97,8 @@ class ExecutorchTrainingSession(Training):
 
 def pad(feeds: Feeds, stacked: int, bucket: Bucket) -> Feeds:
     """A program's inputs besides parameters, in order, from an utterance's (see :mod:`device_sdk.runtimes.protocol`).
-
     stacked: K, frames that the encoder stacks into one. Padding changes neither losses nor gradients: frames behind the
-    utterance's own and rows of no hypothesis lead to no end of the lattice.
-    """
+    utterance's own and rows of no hypothesis lead to no end of the lattice."""
     features, tokens, lengths = feeds["features"], feeds["tokens"], feeds["lengths"]
     frames, count = len(features) // stacked, len(lengths)
     whole = np.zeros((-(-frames // FRAMES_AT_ONCE) * FRAMES_AT_ONCE, stacked, features.shape[1]), np.float32)
@@ -131,11 +126,9 @@ def distinct_prefixes(
     tokens: NDArray[np.generic], lengths: NDArray[np.generic]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """N: hypotheses; U: tokens; P: distinct prefixes, the empty one among them. n-best lists share most of them.
-
     tokens: [N, U] int64, padded; lengths: [N] int64, negative for no hypothesis. Row (u, i), the first u tokens of
     hypothesis i, has number u * N + i. Returns the number of the first row of each prefix [P] and the prefix of each
-    row [(U + 1) N], int64 (that of a row behind its hypothesis' end means nothing).
-    """
+    row [(U + 1) N], int64 (that of a row behind its hypothesis' end means nothing)."""
     count, longest = tokens.shape
     numbers: dict[tuple[int, ...], int] = {}
     representatives: list[int] = []

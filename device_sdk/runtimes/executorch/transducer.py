@@ -35,10 +35,9 @@ class ExecutorchTransducer:
         threads: of ExecuTorch's pool, which the whole process shares.
 
         Every program's size and sha256 is checked before ExecuTorch sees it, and its shapes and results after. The
-        bundle's weights take the place of those that the programs were written with.
-        Raises :class:`BundleError` for a folder that is damaged or of another architecture, and
-        :class:`MissingExtraError` where ExecuTorch is not installed.
-        """
+        bundle's weights take the place of those that the programs were written with. Raises :class:`BundleError` for a
+        folder that is damaged or of another architecture, and :class:`MissingExtraError` where ExecuTorch is not
+        installed."""
         folder = Path(folder)
         self.architecture: Architecture = bundle.lstm
         self.windows = Windows(self.architecture.subsampling_factor, self.architecture.subsampling_factor)
@@ -102,10 +101,8 @@ class ExecutorchTransducer:
 
 def program_constants(sizes: Architecture, weights: Mapping[str, Float]) -> dict[str, dict[str, Float]]:
     """Program -> constant -> float32 values, made of parameters and constants by their public names. XNNPACK packs them
-    when a program is loaded, so until then they can be exchanged.
-
-    ``NAME.LAYER.GATE.weight`` [H, D + H] is the gate's block of W beside that of R: one map of input and state.
-    """
+    when a program is loaded, so until then they can be exchanged. ``NAME.LAYER.GATE.weight`` [H, D + H] is the gate's
+    block of W beside that of R: one map of input and state."""
     plain = {
         "encoder.pte": ("features.mean", "features.scale", "joiner.encoder.weight", "joiner.encoder.bias"),
         "predictor.pte": ("predictor.embedding", "joiner.predictor.weight"),

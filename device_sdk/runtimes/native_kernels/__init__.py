@@ -3,8 +3,7 @@
 A search runs these two on a few rows at a time, where starting a graph takes ten times as long as its products. One
 function of C (``native.c``) gives what the graphs give, but for rounding; where it cannot run, they do.
 
-V: pieces; P: state; J: joiner size; B: hypotheses; K: frames.
-"""
+V: pieces; P: state; J: joiner size; B: hypotheses; K: frames."""
 
 from __future__ import annotations
 
@@ -59,10 +58,8 @@ class NativeKernels:
         weights: Mapping[str, Float],
         made: tuple[Mapping[str, Matrix], bytes] | None = None,
     ) -> None:
-        """weights: of the bundle. made: (slots, buffer), int8 weights and where they lie, for products of bytes.
-
-        Raises ValueError for sizes or a processor that ``native`` is not for; see :meth:`begin`.
-        """
+        """weights: of the bundle. made: (slots, buffer), int8 weights and where they lie, for products of bytes. Raises
+        ValueError for sizes or a processor that ``native`` is not for; see :meth:`begin`."""
         self._sizes = architecture
         self._network = native.Network(*laid_out(architecture, weights, made))
 
@@ -139,10 +136,8 @@ def _matrix(weight: Float, bias: Float | None) -> tuple[Any, ...]:
 
 
 def _byte_matrix(slots: Mapping[str, Matrix], buffer: bytes, name: str, bias: Float | None) -> tuple[Any, ...]:
-    """A quantized matrix as (blocks of 64 columns [N / 64, K / 4, 64, 4], bias, scales, zeros).
-
-    zeros: what the sums have too much because inputs stand for x as 127 x + 128; scales: of the sums, without the 127.
-    """
+    """A quantized matrix as (blocks of 64 columns [N / 64, K / 4, 64, 4], bias, scales, zeros). zeros: what the sums
+    have too much because inputs stand for x as 127 x + 128; scales: of the sums, without the 127."""
     slot = slots[name]
     depth, rows = slot.shape
     columns = -(-rows // _BLOCK) * _BLOCK

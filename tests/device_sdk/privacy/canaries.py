@@ -118,7 +118,6 @@ class Needles:
 
 def layers(content: bytes, depth: int = 0) -> Iterator[tuple[str, bytes]]:
     """The bytes themselves, and whatever is unpacked from them: gzip, zlib, base64, hexadecimal, JSON and URL escapes.
-
     Packed things within packed things too, ``DEEPEST`` deep. (layer, content), the layer of the bytes themselves ""."""
     yield "", content
     if depth == DEEPEST:
