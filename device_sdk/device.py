@@ -290,8 +290,7 @@ class Device:
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams: "counting", "learning", "keeping", "marginals", "deltas", "words";
         remembered from run to run. What is sent starts here: no word counted and nothing learned before is ever part of
-        a report. What the settings leave out is not done. Waits for learning under way. ConfigurationError: no such
-        stream."""
+        a report. What the settings leave out is not done. Waits for learning. ConfigurationError: no such stream."""
         self._check_open()
         with self._working, self._guard:
             self._local.forget_evidence()  # what it would fall back on was learned before

@@ -233,7 +233,7 @@ def digit(word: str) -> int | None:
 
 
 def cardinal(words: Sequence[str]) -> Phrase | None:
-    """The longest number that ``words`` begin with, below 10^12; None where they begin with none. "a hundred" is 100,
+    """The longest number that ``words`` begin with, below 10^12; None where there is none. "a hundred" is 100,
     "nineteen hundred" 1900. "and" may stand after a hundred or a scale only: "two hundred and five" is one number, "one
     and two" are two."""
     if _word(words, 0) == "zero":

@@ -287,8 +287,7 @@ class ModelState:
             self.keep_cache(caches.reported(self.cache))
 
     def _start_here(self) -> None:
-        """Deltas are measured from the weights as they are now, and nothing falls back to before them: the way back
-        would tell of it."""
+        """Deltas are measured from the weights of now, and nothing falls back further: that would tell of it."""
         student = replace(self.student, start=self.student.weights, utterances=0, measures=Measures())
         records.write_start(self.store, student.weights, self.base.weights)
         self.commit_judged(student, self.watch, None if self.proven is None else student)

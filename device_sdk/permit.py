@@ -118,8 +118,7 @@ class Visits:
 
 
 class Lock:
-    """Owns a lock of long work (learn, agree, forget, a change by a check-in) that other threads wait for, and never
-    the thread that holds it."""
+    """Owns a lock of long work (learn, agree, forget, a check-in's change): only threads that do not hold it wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -35,26 +35,23 @@ _KINDS: Mapping[str, tuple[type, str]] = {
 class DeviceSettings:
     """What an app lets a device do, as far as its user agrees too (:class:`~device_sdk.consent.Consent`), and how.
 
-    use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in
-    memory and take local steps. keep_corrected: what the user confirmed may wait for learning on the disk too,
-    encrypted, for a day at most: text, n-best list and features of 200 utterances and 16 MB at most, never audio; the
-    user agrees to it as "keeping". keep_heard: so may everything that was heard, for ``memory_seconds``, where the
-    feedback comes from another process than heard it.
-    share_marginals, share_deltas, share_words: what check-ins may send.
-    max_new_words: words outside the public list that a round may have, whatever it asks for. bounds: what a server's
-    offers may ask at most, and all of them together; what goes beyond is left out. plain_http: servers on other
-    machines may be spoken to without TLS, where anybody on the way reads along: for closed networks.
-    guard: how learning that does harm is found out and taken back. repetition: when an utterance says the one before it
-    again. channel: where the device learns, take away what the microphone, the room and the line add to all speech,
-    this soon; for devices that sound unlike the training's, see :mod:`device_sdk.features.channel`. None leaves it
-    there.
-    memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning.
-    check_in_seconds: how long a check-in may take in all, however slow the server is; a download that is not done by
-    then is gone on with by the next one.
-    threads: of each onnxruntime session. precision: of the recognizer's products, float32, the quicker int8, or auto;
-    what is learned is always float32.
-    runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder that ``idiolect
-    export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's)."""
+    use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
+    take local steps. keep_corrected: what the user confirmed may wait for learning on the disk too, encrypted, for a
+    day at most: text, n-best list and features of 200 utterances and 16 MB at most, never audio; the user agrees to it
+    as "keeping". keep_heard: so may everything that was heard, for ``memory_seconds``, where the feedback comes from
+    another process than heard it. share_marginals, share_deltas, share_words: what check-ins may send. max_new_words:
+    words outside the public list that a round may have, whatever it asks for. bounds: what a server's offers may ask at
+    most, and all of them together; what goes beyond is left out. plain_http: servers on other machines may be spoken to
+    without TLS, where anybody on the way reads along: for closed networks. guard: how learning that does harm is found
+    out and taken back. repetition: when an utterance says the one before it again. channel: where the device learns,
+    take away what the microphone, the room and the line add to all speech, this soon; for devices that sound unlike the
+    training's, see :mod:`device_sdk.features.channel`. None leaves it there. memory_utterances, memory_seconds: bound
+    of what is kept in memory for late feedback and learning. check_in_seconds: how long a check-in may take in all,
+    however slow the server is; a download that is not done by then is gone on with by the next one. threads: of each
+    onnxruntime session. precision: of the recognizer's products, float32, the quicker int8, or auto; what is learned is
+    always float32. runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder
+    that ``idiolect export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the
+    bundle's)."""
 
     use_marginals: bool = True
     learn: bool = True
@@ -115,8 +112,7 @@ class Host(TypedDict, total=False):
 
 
 def check_host(host: Host) -> None:
-    """ConfigurationError: something is of another type. TypeError: no such argument. A root of trust is checked where
-    it is used."""
+    """ConfigurationError: something is of another type. TypeError: no such argument. A root is checked in use."""
     if unknown := sorted(host.keys() - Host.__optional_keys__):
         raise TypeError(f"device: found argument {unknown[0]!r}, expected {sorted(Host.__optional_keys__)}")
     for name in ("cost_function", "policy", "conditions"):

@@ -47,8 +47,7 @@ def transcript(text: object, field: str, error: type[IdiolectError]) -> str:
 
 
 def entries(values: object, field: str, error: type[IdiolectError]) -> tuple[object, ...]:
-    """What a list holds. Raises ``error``, which names the field, for a text, which is a list of letters by accident,
-    and for what is no list."""
+    """What a list holds. Raises ``error``, which names the field, for a text and for what is no list."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise error(f'{field}: found {type(values).__name__}, expected a list of texts, such as ["one", "two words"]')
     return tuple(values)

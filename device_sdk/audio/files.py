@@ -107,8 +107,7 @@ def _is_aac(file: Path | BytesIO) -> bool:
 
 
 def list_audio(paths: Iterable[str | Path]) -> list[Path]:
-    """Files as they are given; of a folder, the audio files anywhere below it, by name. Raises :class:`AudioError` for
-    a folder that holds none."""
+    """Files as given; of a folder, the audio files anywhere below it, by name. :class:`AudioError`: there is none."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():

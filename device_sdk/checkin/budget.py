@@ -31,8 +31,7 @@ def charge(store: Store, bounds: OfferBounds, plan: Plan) -> None:
 
 
 def refund(store: Store, plan: MarginalPlan) -> None:
-    """Takes back what was charged for counts of which nothing was sent. Call it inside the transaction that ends
-    that."""
+    """Takes back what counts of which nothing was sent were charged, inside the transaction that ends that."""
     spent = read(store)
     spent["marginals"] = spent["marginals"].without(cost_of(plan))
     _write(store, spent)

@@ -127,8 +127,7 @@ class Connection:
 
 
 class Answer:
-    """One exchange, between the thread that asks and the thread that sends and reads. status, headers: of the answer,
-    once it has begun."""
+    """An exchange, between who asks and the thread that sends and reads. status, headers: once it has begun."""
 
     status: int
     headers: Mapping[str, str]

@@ -52,9 +52,9 @@ def keep_id(store: Store, identity: Identity, device_id: str, token: str | None 
 
 def correct_clock(store: Store, identity: Identity, server_time: float) -> Identity | None:
     """The identity that signs by the server's clock, kept in the state; None where the two are too far apart to be
-    taken for a clock that is off. server_time: seconds since the epoch. Requests are signed by it, and nothing else:
-    what has expired is told by the device's own clock. Without the bound, whoever answers could have requests signed
-    that are good in a year."""
+    taken for a clock that is off. server_time: seconds since the epoch. Only requests are signed by it: what has
+    expired is told by the device's own clock. Without the bound, whoever answers could get requests that are good in a
+    year."""
     clock = server_time - time.time()
     return None if abs(clock) > FARTHEST else _keep(store, replace(identity, clock=clock))
 

@@ -49,8 +49,7 @@ _NOT_FINAL = frozenset({"replayed", "disconnected", UNKNOWN})
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One report that left the device. kind: the stream; duplicate: the server had it already; refused: why it was not
-    taken, else None. Its content is back on the device's books then, but for counts under secure aggregation once the
-    server may have their sum."""
+    taken, else None. Its content is back on the books then, but for counts whose sum the server may have."""
 
     report_id: str
     round_id: str
@@ -62,9 +61,9 @@ class Sent:
 
 def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
     """Sends every waiting report, oldest first. A receipt takes a report out and counts it as sent, in one transaction.
-    What the server finally refuses goes to ``take_back``, which takes it out and puts its content back on the device's
-    books, in one transaction too. CheckInError: the server cannot be reached, or something else answered; what was not
-    acknowledged stays."""
+    What the server finally refuses goes to ``take_back``, which takes it out and puts its content back on the books, in
+    one transaction too. CheckInError: the server was not reached, or something else answered; what was not acknowledged
+    stays."""
     sent: list[Sent] = []
     for outgoing in one_by_one(store, who.server):
         done = Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, len(outgoing.body))
@@ -175,8 +174,7 @@ def enqueue_delta(
 
 
 def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
-    """The body of a delta report: safetensors of the delta, bounded, noised and then encoded as the plan says; the
-    header as its metadata."""
+    """The body of a delta report: safetensors, bounded, noised, encoded as the plan says; the header as metadata."""
     from safetensors.numpy import save
 
     tensors = encode(bound(delta, plan)[0], plan.encoding, plan.scale_per)
@@ -216,8 +214,7 @@ def taken_counts(cache: MarginalCache, plan: MarginalPlan) -> bytes:
 
 
 def take_back(model_state: ModelState, outgoing: Outgoing) -> None:
-    """A report that a round ended without: its counts, or words, are due again in the next one, where the user still
-    agrees to share them."""
+    """Of a report that a round ended without, counts or words are due again, where the user still agrees to it."""
     with model_state.together():
         release(model_state.store, outgoing.report_id)
         if outgoing.kind == "marginals" and model_state.consent.marginals:

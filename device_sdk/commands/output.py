@@ -74,8 +74,7 @@ def deliver(
 
 def print_table(console: Console, table: Table) -> None:
     """Print a table, from which ids, paths and figures are copied, so that no word is ever broken: as narrow as
-    the console, but no narrower than its longest words. Where these do not fit beside each other, its lines are longer
-    than the console's."""
+    the console, but no narrower than its longest words. Where these do not fit, its lines are longer."""
     from rich.measure import Measurement
 
     unbounded = console.options.update(width=1 << 16)

@@ -37,8 +37,7 @@ def standard_input(
     stream: IO[bytes], form: Format | None, seconds: float, *, mono: bool = False, strict: bool = False
 ) -> tuple[int, Iterator[NDArray[np.float32] | NDArray[np.int16]]]:
     """The rate and the samples of a file on a stream of bytes: of WAV as they arrive, at most ``seconds`` at a time; of
-    any other format once all of it is there, in memory. form: of bare samples. Raises :class:`AudioError` for what
-    cannot be read."""
+    any other format once all of it is there, in memory. form: of bare samples. Raises :class:`AudioError`."""
     consumed = bytearray()
     if form is None:
         consumed += stream.read(12)

@@ -83,8 +83,7 @@ class Guide:
         return Guided(hotword + self._advance[phrase], phrase, hotword)
 
     def whole(self, guided: Guided) -> float:
-        """What the hotwords of a prefix that is the whole text earn, nats: none counts in part any more, and the last
-        word ends."""
+        """What the hotwords of a prefix earn that is the whole text, nats: none counts in part; the last word ends."""
         last: float = self._whole[guided.phrase]
         return guided.hotword + last
 

@@ -72,8 +72,7 @@ class Hotwords:
         return cls(found, _automaton(found), _spellings(found))
 
     def guide(self, tokenizer: Tokenizer) -> Guide:
-        """These phrases in the pieces of a tokenizer. Raises :class:`ConfigurationError` for a phrase that it has no
-        pieces for."""
+        """These phrases in the pieces of a tokenizer. Raises :class:`ConfigurationError` for a phrase without."""
         if tokenizer not in self.guides:
             # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
             for number, hotword in enumerate(self.phrases):

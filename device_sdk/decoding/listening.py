@@ -108,8 +108,7 @@ def _begun(session: Listening, chunk: Chunk) -> Float:
 
 
 def _step(session: Listening, waveform: Float) -> tuple[list[Event], Float]:
-    """Hears the first second of ``waveform``, or less where an utterance ends in it. Returns what that brings, and the
-    samples that remain."""
+    """Hears a second of ``waveform``, or less where an utterance ends in it. Returns what that brings, and the rest."""
     before = session.partial()
     piece = waveform[: session.sample_rate]
     partial, after = session.hear(piece)

@@ -41,9 +41,8 @@ class Model:
         precision: Precision = "float32",
     ) -> None:
         """bundle: or its path. rescore: applied to the n-best list at the end of each utterance; None keeps the first
-        pass. transducer: runs the bundle's graphs; by default onnxruntime with this many threads and this precision of
-        its products: int8 is quicker and a little less exact, and needs a bundle with int8 graphs; auto takes it where
-        it can."""
+        pass. transducer: runs the bundle's graphs; by default onnxruntime with so many threads and products of this
+        precision: int8 is quicker, a little less exact, and needs int8 graphs; auto takes it where it can."""
         bundle = self.bundle = Bundle.given(bundle)
         check_type("settings", settings, DecodingSettings, "DecodingSettings")
         if isinstance(bundle.architecture, StreamingArchitecture):

@@ -154,8 +154,7 @@ def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -
 
 def agreement(one: Sequence[Word], other: Sequence[Word]) -> list[tuple[int, int]]:
     """Places of the words that two hypotheses share, in order: equal words, each used once. Words equal in text and
-    time are pairs at once. What lies between two such pairs is aligned with the fewest edits, the nearest in time among
-    equal ones."""
+    time are pairs at once. What lies between is aligned with the fewest edits, then the nearest in time."""
     pairs: list[tuple[int, int]] = []
     i = j = begun_i = begun_j = 0
     while i < len(one) and j < len(other):

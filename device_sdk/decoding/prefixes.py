@@ -20,8 +20,7 @@ _FEWEST = 64  # rows that the tree makes room for
 
 class Prefix:
     """A node: the tokens from the root to it. Equal prefixes of one tree are the same object. guided: what the tree's
-    guide knows of it, where there is one; bonus: its bonus, else 0. row: where the tree keeps what the predictor said
-    of it, -1 for nowhere."""
+    guide knows of it, if any; bonus: its bonus, else 0. row: of what the predictor said of it, -1 for none."""
 
     __slots__ = ("bonus", "depth", "guided", "parent", "row", "token")
 

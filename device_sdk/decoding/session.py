@@ -115,8 +115,7 @@ class RecognitionSession(Listening):
 
     @property
     def features(self) -> Float:
-        """Log-mel frames so far as the network hears them, [F, M] float32 (all of them after :meth:`finish`). They stay
-        in memory only."""
+        """Log-mel frames as the network hears them, [F, M] float32 (after :meth:`finish` all), in memory only."""
         return streams.collect_features(self._stream, self._recognizer.features.mel_bins)
 
     def feed(self, samples: NDArray[np.generic]) -> Partial:
@@ -315,8 +314,7 @@ class RecognitionSession(Listening):
 
     def _read(self) -> None:
         """The text of the beam, and how much of it is stable. What was called stable once is kept: should the search
-        take it back, which is rare, the text stays with the best hypothesis that begins with it, and only the result
-        tells."""
+        take it back, the text stays with the best hypothesis that begins with it, and only the result tells."""
         beam = self._stream.beam
         best = next((prefix for prefix in beam.prefixes if descends(prefix, self._stable)), None)
         if best is None:

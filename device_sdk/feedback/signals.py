@@ -89,8 +89,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Alternate:
-    """Another recognizer's transcript of the utterance, which may err (Rao et al. 2023, section 2.3.1). text: as of
-    :class:`Corrected`."""
+    """Another recognizer's transcript, which may err (Rao et al. 2023, section 2.3.1). text: see :class:`Corrected`."""
 
     text: str
 

@@ -98,8 +98,7 @@ def read_slots(text: str, lexicon: SlotLexicon) -> tuple[Slot, ...]:
 
 def slot_errors(truth: Mapping[str, str], found: Iterable[Slot]) -> int:
     """Wrong + missing + extra slots. A true slot whose type was found only with other values is wrong (one error);
-    whose type was not found is missing (one error); everything found beyond the true slots is extra (one error
-    each)."""
+    whose type was not found is missing (one error); everything found beyond them is extra (one each)."""
     remaining: dict[str, list[str]] = {}
     for slot_type, value in found:
         remaining.setdefault(slot_type, []).append(value)

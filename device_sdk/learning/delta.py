@@ -74,8 +74,7 @@ def bound(delta: Arrays, plan: DeltaPlan) -> tuple[dict[str, NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """sum: parameter name -> float32 array, over ``utterances`` of them. limit: how many are wanted, None for any
-    number."""
+    """sum: parameter name -> float32 array, over ``utterances`` of them. limit: how many are wanted, if any."""
 
     sum: Arrays
     utterances: int

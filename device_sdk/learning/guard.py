@@ -42,8 +42,8 @@ from device_sdk.learning.teacher import Hearing, Opener, Teacher, heard_of
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One utterance as the local and as the published model read it. tokens, published_tokens: pieces in the best
-    hypothesis of each. likelier: log-probability that the published model gives the local model's hypothesis, less that
-    of its own (nats)."""
+    hypothesis of each. likelier: the published model's log-probability of the local hypothesis, less of its own
+    (nats)."""
 
     tokens: int
     published_tokens: int
@@ -52,9 +52,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DivergenceSettings:
-    """window: utterances that are looked at together. length: as long as the published model's, or as short, hypotheses
-    may be in all, as a ratio. likelihood: how much less likely the published model may find them, nats a piece of its
-    own. Both must be left."""
+    """window: utterances looked at together. length: as long as the published model's, or as short, hypotheses may be
+    in all, as a ratio. likelihood: how much less likely the published model may find them, nats a piece. Both are
+    left."""
 
     window: int = 24
     length: float = 0.8
@@ -109,8 +109,7 @@ class Comparison:
 class Watch:
     """What the guard remembers from run to run, none of it content. served, drift: capital of the bets that the local
     model is worse than the published one, and than the proven one. confirmed: utterances in a row of which feedback
-    said what was right, and nothing against the model. rollbacks: how often what was learned was taken back; why: the
-    last reason."""
+    said what was right, and nothing against the model. rollbacks: how many there were; why: the last reason."""
 
     served: float = 1.0
     drift: float = 1.0
@@ -256,8 +255,7 @@ class Judge:
         self._readings: deque[Reading] = deque(maxlen=settings.divergence.window)
 
     def begin(self, serving: Student, proven: Student | None) -> None:
-        """Before a run of learning. serving: the student that served what it will learn from. proven: as it was stored,
-        None where none is yet."""
+        """Before learning. serving: the student that served what it will learn from. proven: as stored, if any."""
         self._serving, self.proven = serving, proven
         if self._checked_last is not None and self._checked_last.start is not serving.start:
             self._checked_last = None  # deltas start anew since, and going back before that would tell of it

@@ -49,8 +49,7 @@ def rotation(count: int, generator: np.random.Generator) -> Iterator[int]:
 
 def lesson(spoken: Transcribed, bundle: Bundle, weight: float = 1.0) -> tuple[npt.NDArray[np.float32], Objective]:
     """(features [F, M], loss) of a transcribed utterance: w = ``weight`` on its transcript. F: frames; M: mel bins.
-    AudioError: the waveform is none. LearningError: it is too short for a frame, or the bundle's pieces cannot write
-    its text."""
+    AudioError: no waveform. LearningError: it has no frame, or its text no pieces."""
     features = logmel(check_waveform(spoken.waveform, "rehearsal"), bundle.features)
     check_letters(spoken.text, bundle.tokenizer.letters, "transcribed.text", LearningError)
     if len(features) < (least := bundle.architecture.subsampling_factor):

@@ -63,8 +63,7 @@ def update(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> M
 
 def withdraw(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
     """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead. due:
-    False for an utterance that was already reported: that cannot be taken back, and what is pending is of others. No
-    count falls below zero."""
+    False for an utterance that was already reported: what is pending is of others then. No count falls below zero."""
     return _add(cache, counts, -1, due)
 
 

@@ -35,9 +35,8 @@ def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int
 
 
 def unbounded_counts(total: NDArray[np.float64]) -> dict[int, int]:
-    """Every count so far (Liu & Peng 2020, the sum of eq. 4 over all hypotheses) -> word id: units, rounded to the
-    nearest. For mode ``paper``, which bounds nothing: no epsilon follows for a user. total: float64 [n]. Raises
-    PrivacyError."""
+    """Every count so far (Liu & Peng 2020, the sum of eq. 4 over all hypotheses) -> word id: units, rounded. For mode
+    ``paper``, which bounds nothing: no epsilon follows for a user. total: float64 [n]. Raises PrivacyError."""
     _check(total)
     units = np.rint(total * FIXED_POINT)
     return {int(word): int(units[word]) for word in np.flatnonzero(units)}
@@ -60,8 +59,7 @@ def weight_units(plan: MarginalPlan) -> int:
 
 def reported_words(given: Mapping[str, float], max_words: int) -> frozenset[str]:
     """At most ``max_words`` different words, those given most (equal weights: in alphabetical order), and only what may
-    become a word of the list. Their weights are not reported. given: word -> in how many utterances. Raises
-    PrivacyError."""
+    become a word of the list; no weights. given: word -> in how many utterances. Raises PrivacyError."""
     if max_words < 1:
         raise PrivacyError(f"max_words: found {max_words}, expected at least 1")
     fit = [word for word, weight in given.items() if weight > 0 and is_word(word)]
@@ -98,8 +96,7 @@ def gaussian_variance(plan: MarginalPlan) -> int:
 
 def share_variance(plan: MarginalPlan) -> int:
     """Variance of one device's Gaussian noise: all of it under ``local``, where one device survives; else the share of
-    the smallest cohort that may. Raises PrivacyError for a share too small for sums of shares to be what they are
-    accounted as."""
+    the smallest cohort that may. Raises PrivacyError for a share too small for sums to be as accounted."""
     variance = -(-gaussian_variance(plan) // plan.minimum_survivors)
     if plan.trust == "distributed" and variance < SMALLEST_SHARE:
         found = f"{plan.minimum_survivors}, which leaves a share of variance {variance} squared units"

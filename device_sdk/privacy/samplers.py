@@ -26,15 +26,13 @@ RandomBytes = Callable[[int], bytes]
 
 LARGEST = 1 << 62
 REACH = 40
-"""A Gaussian draw begins as a Laplace draw; one beyond so many scales, of which there is one in e^40, is drawn again
-with Python's integers."""
+"""A Gaussian draw begins as a Laplace draw; one beyond so many scales, one in e^40, is drawn by Python's integers."""
 WIDEST = LARGEST >> 7
 """The largest scale of a vector: a draw beyond 63 bits, of which there is one in e^128, would end it."""
 
 
 def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = secrets.token_bytes) -> Integers:
-    """``size`` independent draws with P(x) proportional to exp(-|x| / scale). Raises PrivacyError for a scale of 0 or
-    less, or above 2^55."""
+    """``size`` draws with P(x) proportional to exp(-|x| / scale). Raises PrivacyError for a scale not in (0, 2^55]."""
     scale = _scale(scale)
     _check_fits(scale)
     draws = np.zeros(size, np.int64)

@@ -28,8 +28,7 @@ ORDERS = (
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The cost of reports. simple, delta: epsilons and deltas, added up; renyi: of each order, added up. inf: it has no
-    bound of that kind."""
+    """The cost of reports, added up. simple, delta: epsilons and deltas; renyi: by order. inf: no such bound."""
 
     simple: float = 0.0
     delta: float = 0.0

@@ -47,8 +47,7 @@ class NeuralLanguageModel:
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats. sentences: word
         ids, 0 for unlisted words, without boundary ids. A sentence longer than the model's positions is scored by
-        windows that overlap by half. A few sentences are one run, and many long ones as many as keep the memory of a
-        run bounded."""
+        windows that overlap by half. A few sentences are one run; many long ones, as many as bound its memory."""
         results = [np.zeros(len(sentence) + 1) for sentence in sentences]
         group: list[_Row] = []
         longest = 0

@@ -29,10 +29,9 @@ from device_sdk.wire import secure_aggregation as wire
 
 
 class Participant(BaseModel):
-    """All that a device keeps of one round, from its keys on. Written to the encrypted state between stages. sharing,
-    masking: private X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a roster.
-    The rest is filled in stage by stage: roster, own_share of the seed and dealt; deliveries and masked; survivors and
-    agreed; revealed."""
+    """All that a device keeps of one round, written to the encrypted state between stages. sharing, masking: private
+    X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a roster. The rest comes
+    stage by stage: roster, own_share of the seed and dealt; deliveries and masked; survivors and agreed; revealed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     sharing: wire.Secret

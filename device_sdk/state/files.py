@@ -55,8 +55,7 @@ class SealedFiles:
             ) from error
 
     def replace(self, name: object, *, zeroed: bool = False) -> None:
-        """Notes that no row will name the file once the transaction has committed. zeroed: it is overwritten before it
-        is removed."""
+        """Notes that no row will name the file once the transaction commits. zeroed: overwritten before removal."""
         if isinstance(name, str) and _NAME.fullmatch(name):
             self._replaced.append(name)
             self._zeroed |= {name} if zeroed else set()

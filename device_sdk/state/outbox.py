@@ -16,8 +16,7 @@ Kind = Literal["marginals", "deltas", "words"]
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """report_id: made on this device. server: whom it is for. kind: the stream. body: exactly what is sent, every time.
-    restore: what goes back to the device's books if the round ends without it (for marginals and words, the counts it
-    held)."""
+    restore: what goes back to the books if the round ends without it (the counts of marginals and words)."""
 
     report_id: str
     server: str

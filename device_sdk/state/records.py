@@ -115,8 +115,7 @@ def read_local(store: Store, base: Arrays) -> Local | None:
 
 def write_local(store: Store, local: Local, base: Arrays) -> None:
     """All of it in one transaction, but the start, which does not change: see :func:`write_start`. base: the parameters
-    of the base; only arrays that differ, in any bit, from the start, or from these where they are the start, are
-    written."""
+    of the base; only arrays that differ, in any bit, from the start, or from these, are written."""
     unchanged = base if local.start is None else local.start
     with store.transaction():
         _put_json(store, "local", {"base": local.base, "steps": local.steps, "utterances": local.utterances})
@@ -139,8 +138,7 @@ def drop_local(store: Store) -> None:
 
 
 def read_proven(store: Store, base: Arrays) -> tuple[Arrays, int] | None:
-    """(weights, utterances that made them) to fall back on before the base, None where none are proven yet. StateError:
-    unreadable."""
+    """(weights, utterances that made them) to fall back on before the base, if proven. StateError: unreadable."""
     head, content = store.get("settings", "proven"), store.get("weights", "proven")
     if head is None or content is None:
         return None

@@ -105,8 +105,7 @@ TABLES: Mapping[str, Table] = {
 """Every table and every value. Beside a value lie in the clear: the row's name and number, and its sealed length."""
 
 COLUMNS: Mapping[str, str] = {"id": "INTEGER", "name": "TEXT", "value": "BLOB", "file": "TEXT"}
-"""Columns of every table: order of arrival; the record's name; nonce, ciphertext and tag, empty where ``file`` names
-the file that has them."""
+"""Columns of every table: order of arrival; name; nonce, ciphertext and tag, empty where ``file`` names their file."""
 
 META: Mapping[str, str] = {
     "salt": "random; with the app's key it makes the key that seals everything; a new one when all is erased",

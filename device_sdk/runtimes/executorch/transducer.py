@@ -26,8 +26,7 @@ _GATES = {"i": 0, "f": 2, "g": 3, "o": 1}
 
 
 class ExecutorchTransducer:
-    """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on ExecuTorch. Safe to share between threads,
-    which take turns."""
+    """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on ExecuTorch. Threads take turns."""
 
     def __init__(self, folder: str | Path, bundle: Bundle, threads: int = 1) -> None:
         """folder: as ``idiolect export executorch`` wrote it from a bundle of this architecture.
