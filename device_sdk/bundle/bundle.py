@@ -40,11 +40,9 @@ Float = NDArray[np.float32]
 
 
 class Bundle:
-    """A checked bundle. Open one with :meth:`open`; it is read-only and safe to share between threads.
-
-    path: folder or zip it came from. version: of its weights. weights: name -> read-only float32 array.
-    packed: the same weights as one buffer, which every graph of the bundle reads. tokenizer: subwords, 0 is blank.
-    """
+    """A checked bundle. Open one with :meth:`open`; it is read-only and safe to share between threads. path: folder or
+    zip it came from. version: of its weights. weights: name -> read-only float32 array. packed: the same weights as one
+    buffer, which every graph of the bundle reads. tokenizer: subwords, 0 is blank."""
 
     def __init__(
         self, path: Path, folder: Path, manifest: Manifest, packed: bytes, tokenizer: Tokenizer, version: str
@@ -68,13 +66,10 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> Bundle:
-        """Open and check a bundle.
-
-        path: folder or zip; ``None`` is the bundle packaged with idiolect. A zip is unpacked into a temporary folder
-        that goes away with the bundle. Checked: every file's size and sha256, the manifest's fields and versions,
-        every weight's name, shape, type and finiteness, the tokenizer's, word list's and background's sizes.
-        Raises :class:`BundleError` that names the file and the field.
-        """
+        """Open and check a bundle. path: folder or zip; ``None`` is the bundle packaged with idiolect. A zip is
+        unpacked into a temporary folder that goes away with the bundle. Checked: every file's size and sha256, the
+        manifest's fields and versions, every weight's name, shape, type and finiteness, the tokenizer's, word list's
+        and background's sizes. Raises :class:`BundleError` that names the file and the field."""
         place = DEFAULT_BUNDLE if path is None else Path(path)
         if not place.exists():
             hint = (
@@ -188,10 +183,8 @@ class Bundle:
         return self._folder / name
 
     def with_weights(self, weights: Mapping[str, NDArray[np.generic]], version: str) -> Bundle:
-        """The same bundle with other weights; constants that ``weights`` leaves out are kept.
-
-        Raises :class:`BundleError` for a wrong name, shape, type or value.
-        """
+        """The same bundle with other weights; constants that ``weights`` leaves out are kept. Raises
+        :class:`BundleError` for a wrong name, shape, type or value."""
         constants = {name: self.weights[name] for name in self.architecture.constant_shapes()}
         merged: dict[str, NDArray[np.generic]] = {**constants, **weights}
         weight_files.check(self.architecture, merged, f"weights {version!r}")
@@ -244,10 +237,8 @@ WORD_START = "\u2581"
 
 class Tokenizer:
     """Text to pieces and back. Text is lower-case words; piece 0 (unknown) is blank, without text as control pieces.
-
     letters: every character that the pieces can spell, but for the boundary of words; pieces of capitals alone are read
-    and written as small letters.
-    """
+    and written as small letters."""
 
     def __init__(self, model: bytes, source: str = "tokenizer.model") -> None:
         """model: bytes of a SentencePiece model. Raises :class:`BundleError` where it is damaged."""

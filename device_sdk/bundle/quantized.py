@@ -2,8 +2,7 @@
 
 Every matrix is symmetric and per output channel: row n of W is ``scale[n] * int8[n]``, scale[n] = max |W[n]| / levels.
 They lie in a buffer of their own, transposed as integer products want them, which the ``.int8`` graphs read beside the
-float32 one (see :mod:`device_sdk.bundle.weights`); biases, tables and normalization stay float32.
-"""
+float32 one (see :mod:`device_sdk.bundle.weights`); biases, tables and normalization stay float32."""
 
 from __future__ import annotations
 
@@ -26,11 +25,9 @@ EMBEDDING_ZERO = 128
 
 
 class Matrix(NamedTuple):
-    """Where one quantized matrix lies in the buffer.
-
-    shape: [K, N], inputs by outputs; transposed: whether the weights are [N, K]. values: offset in bytes of its int8
-    (or, for embeddings, uint8) [K, N]; scale: of its float32 scales, ``scales`` of them: N, or 1 for embeddings.
-    """
+    """Where one quantized matrix lies in the buffer. shape: [K, N], inputs by outputs; transposed: whether the weights
+    are [N, K]. values: offset in bytes of its int8 (or, for embeddings, uint8) [K, N]; scale: of its float32 scales,
+    ``scales`` of them: N, or 1 for embeddings."""
 
     shape: tuple[int, int]
     values: int
@@ -41,9 +38,7 @@ class Matrix(NamedTuple):
 
 def layout(architecture: AnyArchitecture, names: Collection[str] | None = None) -> dict[str, Matrix]:
     """Name -> place in the buffer, of every matrix: all scales first, so that these are aligned, then all values.
-
-    names: of the parameters whose matrices the buffer holds; None is all.
-    """
+    names: of the parameters whose matrices the buffer holds; None is all."""
     shapes = {
         name: shape
         for name, shape in architecture.parameter_shapes().items()

@@ -4,8 +4,7 @@ K: frames; J: joiner size.
 
 The joiner runs on all frames of a block at once for every prefix that enters the beam, the predictor once for every
 prefix, both in batches. Frames that extend no hypothesis only add a blank to each. Hypotheses too far behind to be
-extended are set aside: their blanks are added when somebody asks for their scores.
-"""
+extended are set aside: their blanks are added when somebody asks for their scores."""
 
 from __future__ import annotations
 
@@ -29,11 +28,9 @@ _CACHED_PREFIXES = 64  # few, for memory's sake: an utterance never needs much, 
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """Hypotheses after ``frame`` frames, best first: distinct prefixes of ``tree``, and the alignments of each.
-
-    aside: those of ``prefixes``, its last ones, whose last blanks are still to be added; their scores in ``alignments``
-    are estimates. heard: the blocks that they need for it.
-    """
+    """Hypotheses after ``frame`` frames, best first: distinct prefixes of ``tree``, and the alignments of each. aside:
+    those of ``prefixes``, its last ones, whose last blanks are still to be added; their scores in ``alignments`` are
+    estimates. heard: the blocks that they need for it."""
 
     tree: PrefixTree
     prefixes: tuple[Prefix, ...]
@@ -45,11 +42,8 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam.
-
-    score: nats, of the transducer; frames: the frame that emitted each token, in the best alignment; hotword:
-    what its hotwords add to its rank, nats.
-    """
+    """One prefix of a beam. score: nats, of the transducer; frames: the frame that emitted each token, in the best
+    alignment; hotword: what its hotwords add to its rank, nats."""
 
     tokens: tuple[int, ...]
     score: float
@@ -81,13 +75,9 @@ def paths(beam: Beam) -> tuple[Path, ...]:
 
 
 def advance(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:
-    """The beam after the next frames.
-
-    encoded: [K, J] float32, encoder outputs with the joiner's projection.
-
-    Scores are exact sums over the alignments with at most ``settings.symbols_per_frame`` tokens a frame, as long as
-    neither ``beam`` nor ``threshold`` removes one of them.
-    """
+    """The beam after the next frames. encoded: [K, J] float32, encoder outputs with the joiner's projection. Scores are
+    exact sums over the alignments with at most ``settings.symbols_per_frame`` tokens a frame, as long as neither
+    ``beam`` nor ``threshold`` removes one of them."""
     tree = beam.tree
     for at in range(0, len(encoded), _BLOCK):
         if len(tree) > _CACHED_PREFIXES + 16 * settings.beam:
@@ -114,11 +104,9 @@ def restart(beam: Beam) -> Beam:
 
 
 def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:
-    """The beam of one hypothesis after the next frames: the most probable symbol, until it is blank.
-
-    encoded: [K, J] float32. At most ``settings.symbols_per_frame`` tokens a frame, 0 for one without a blank. The
-    score is that of the one alignment.
-    """
+    """The beam of one hypothesis after the next frames: the most probable symbol, until it is blank. encoded: [K, J]
+    float32. At most ``settings.symbols_per_frame`` tokens a frame, 0 for one without a blank. The score is that of the
+    one alignment."""
     prefix, score, emissions = beam.prefixes[0], beam.alignments[0].score, beam.alignments[0].emissions
     tree, here, total, emitted = beam.tree, 0, len(encoded), 0
     if len(tree) > _CACHED_PREFIXES:

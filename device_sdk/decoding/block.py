@@ -3,8 +3,7 @@
 K: frames of a block; B: hypotheses; V: pieces, blank 0; J: joiner size.
 
 These loops run on plain numbers, a few of them for every frame and hypothesis, so that where an install can compile
-them (see CONTRIBUTING.md) they cost next to nothing. What is written here runs as it stands, too.
-"""
+them (see CONTRIBUTING.md) they cost next to nothing. What is written here runs as it stands, too."""
 
 from __future__ import annotations
 
@@ -61,10 +60,8 @@ _ASIDE = 1.0  # nats below what is extended; the best hypothesis seldom loses th
 
 class Row:
     """Log-probabilities of one prefix on the frames of a block, from the ``first`` on; before it, nothing is known.
-
     blank: [K]; peak: [K], of the best label; scores: [B, K - first, V] float32, of prefixes of which this one is at
-    ``place``.
-    """
+    ``place``."""
 
     __slots__ = ("blank", "first", "peak", "place", "scores")
 
@@ -93,11 +90,9 @@ def _rank(extension: Extension) -> tuple[float, float, int, int]:
 
 
 class Block:
-    """The search over one block: hypotheses, and the joiner's outputs for the prefixes that needed them.
-
-    After :meth:`search`, ``prefixes`` and ``alignments`` are the hypotheses at its end, best first; ``aside`` those of
-    them, the last ones, that were set aside, and ``heard`` the blocks that their blanks are still to be taken from.
-    """
+    """The search over one block: hypotheses, and the joiner's outputs for the prefixes that needed them. After
+    :meth:`search`, ``prefixes`` and ``alignments`` are the hypotheses at its end, best first; ``aside`` those of them,
+    the last ones, that were set aside, and ``heard`` the blocks that their blanks are still to be taken from."""
 
     __slots__ = ("_known", "alignments", "aside", "encoded", "frame", "heard", "prefixes", "tree")
 
@@ -163,10 +158,8 @@ class Block:
     def _blanks(
         self, prefixes: list[Prefix], rows: list[Row], scores: list[float], here: int, width: int, threshold: float
     ) -> tuple[int, list[float], list[Extension]]:
-        """Blanks, up to the next frame that extends a hypothesis, or to the block's end.
-
-        Returns (that frame, scores before it, what extends them there).
-        """
+        """Blanks, up to the next frame that extends a hypothesis, or to the block's end. Returns (that frame, scores
+        before it, what extends them there)."""
         guide, count = self.tree.guide, len(prefixes)
         bonuses = [prefix.bonus for prefix in prefixes]
         hopes = bonuses if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]
@@ -201,10 +194,8 @@ class Block:
         symbols: int,
     ) -> dict[Prefix, Alignments]:
         """One frame: up to ``symbols`` tokens for every hypothesis worth it, then a blank; or one token in its place.
-
         level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those
-        set aside that gain alignments are taken from there. Returns the hypotheses after the frame.
-        """
+        set aside that gain alignments are taken from there. Returns the hypotheses after the frame."""
         tree, guide, aside, frame = self.tree, self.tree.guide, self.aside, self.frame + here
         done: dict[Prefix, Alignments] = {}
         for at in range(len(prefixes)):

@@ -2,8 +2,7 @@
 
 By default the settings are those of sherpa-onnx for NeMo's models: 25 ms hann window, 10 ms shift, Slaney mel scale,
 pre-emphasis 0.97, no DC removal, ``snip_edges=False`` (frame t is centred at (t + 0.5) * shift and the edges are
-reflected); :data:`KALDI` are those for icefall's.
-"""
+reflected); :data:`KALDI` are those for icefall's."""
 
 from __future__ import annotations
 
@@ -28,11 +27,9 @@ _MOST = 32  # frames at once: more leave the cache, and wake every thread that n
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """How waveforms become log-mel frames. Frequencies in Hz, lengths in samples.
-
-    window_type: hann, or povey, which is hann to the power of 0.85. remove_dc: take the mean from every window.
-    mel_scale: slaney's filters have equal areas, kaldi's equal heights.
-    """
+    """How waveforms become log-mel frames. Frequencies in Hz, lengths in samples. window_type: hann, or povey, which is
+    hann to the power of 0.85. remove_dc: take the mean from every window. mel_scale: slaney's filters have equal areas,
+    kaldi's equal heights."""
 
     sample_rate: int = 16_000
     mel_bins: int = 64

@@ -95,14 +95,13 @@ class LearningSettings:
     supervision_weight: on the words that the user gave. reinforce_weight: REINFORCE on the served hypothesis, against
     ``baseline``, which is what serving usually costs: ``baseline_decay`` of it stays with every utterance that has
     feedback, the rest becomes that utterance's cost (1 leaves it fixed; Rao et al. 2023 has none). serving: sampled
-    hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that
-    the app supplies, so that what was known before is not forgotten.
-    hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where
-    slots are known. subset: which parameters steps move, see :data:`SUBSETS`; None is all that
-    the bundle has gradients for. rank: of the factors of ``adapters``.
-    keep: share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient
-    steps that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where
-    the user had to correct it. confirmation: share of its gradients that an utterance steps by which feedback says was
+    hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that the
+    app supplies, so that what was known before is not forgotten. hypotheses: how many an utterance's losses run over at
+    most. repair: propose candidates that the beam missed, where slots are known. subset: which parameters steps move,
+    see :data:`SUBSETS`; None is all that the bundle has gradients for. rank: of the factors of ``adapters``. keep:
+    share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient steps
+    that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where the
+    user had to correct it. confirmation: share of its gradients that an utterance steps by which feedback says was
     served right: there is nothing to mend, and whole steps would cost what else is known. wait_seconds: an utterance
     without feedback is learned from only when it is this old."""
 

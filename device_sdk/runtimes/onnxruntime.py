@@ -57,11 +57,10 @@ def open_session(
 ) -> InferenceSession:
     """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`).
 
-    source: the graph's file, for messages. architecture: what the graph's metadata must name, where given.
-    quantized: the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantized`` alive.
-    arena: keep freed memory for the next run. Good for a few large runs; the many shapes of streaming fragment it.
-    Raises :class:`BundleError` for a graph that is damaged or of another architecture.
-    """
+    source: the graph's file, for messages. architecture: what the graph's metadata must name, where given. quantized:
+    the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantized`` alive. arena: keep
+    freed memory for the next run. Good for a few large runs; the many shapes of streaming fragment it. Raises
+    :class:`BundleError` for a graph that is damaged or of another architecture."""
     onnxruntime = _loaded()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -115,10 +114,8 @@ class OnnxTransducer:
 
     def __init__(self, bundle: Bundle, threads: int = 1, precision: Precision = "float32") -> None:
         """precision: ``int8`` quantizes the bundle's weights here and runs its int8 graphs; ``auto`` does so where the
-        bundle has such graphs and the processor sums their products exactly.
-
-        Raises BundleError where the bundle has none, or a graph is damaged; ConfigurationError for another precision.
-        """
+        bundle has such graphs and the processor sums their products exactly. Raises BundleError where the bundle has
+        none, or a graph is damaged; ConfigurationError for another precision."""
         if precision == "auto":
             precision = "int8" if bundle.has("encoder.int8.onnx") and exact_products(bundle) else "float32"
         check_choice("precision", precision, PRECISION_CHOICES)
@@ -188,11 +185,8 @@ class OnnxTransducer:
 
 
 class Graph:
-    """Owns a session that is run many times a second.
-
-    What onnxruntime's Python checks at every run takes a third of the joiner's time, so the native session is run
-    itself, where this version has one. It checks inputs, too.
-    """
+    """Owns a session that is run many times a second. What onnxruntime's Python checks at every run takes a third of
+    the joiner's time, so the native session is run itself, where this version has one. It checks inputs, too."""
 
     __slots__ = ("_held", "_name", "_outputs", "_run", "_session")
 

@@ -40,10 +40,8 @@ class Windows:
 
 
 class Transducer(Protocol):
-    """The three networks of a streaming RNN-T.
-
-    F: feature frames (10 ms); M: mel bins; T: encoder frames; B: beam; J: joiner size; V: pieces.
-    """
+    """The three networks of a streaming RNN-T. F: feature frames (10 ms); M: mel bins; T: encoder frames; B: beam; J:
+    joiner size; V: pieces."""
 
     @property
     def architecture(self) -> AnyArchitecture: ...
@@ -52,11 +50,8 @@ class Transducer(Protocol):
 
     def encode(self, features: Float, state: States | None = None) -> tuple[Float, States]:
         """The encoder's next windows. features: [F, M] float32 raw log-mel, F = size + n * shift of its windows; what
-        these share is given again with the next ones.
-
-        Returns (encoded [T, J] float32 with T = (n + 1) * shift / subsampling factor, state for what follows);
-        ``None`` starts an utterance.
-        """
+        these share is given again with the next ones. Returns (encoded [T, J] float32 with T = (n + 1) * shift /
+        subsampling factor, state for what follows); ``None`` starts an utterance."""
         ...
 
     def predict(self, tokens: NDArray[np.int64], state: States | None = None) -> tuple[Float, States]:
@@ -64,20 +59,16 @@ class Transducer(Protocol):
         ...
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        """encoded and predicted: [B, J] or [B, K, J], with 1 for B or K where rows are to be repeated.
-
-        Returns log-probabilities [B, V] or [B, K, V] float32 (nats).
-        """
+        """encoded and predicted: [B, J] or [B, K, J], with 1 for B or K where rows are to be repeated. Returns
+        log-probabilities [B, V] or [B, K, V] float32 (nats)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What one pass over one utterance gives. N: hypotheses.
-
-    negative_log_likelihoods: [N] float32, nats. expected_cost: E[M] under softmax(-NLL), in units of the costs.
-    gradients: parameter name -> float32 array of the parameter's shape.
-    """
+    """What one pass over one utterance gives. N: hypotheses. negative_log_likelihoods: [N] float32, nats.
+    expected_cost: E[M] under softmax(-NLL), in units of the costs. gradients: parameter name -> float32 array of the
+    parameter's shape."""
 
     negative_log_likelihoods: Float
     expected_cost: float
@@ -85,11 +76,9 @@ class Gradients:
 
 
 class Training(ABC):
-    """Losses and gradients of one utterance's hypotheses. F: frames; M: mel bins; N: hypotheses; r: rank.
-
-    trainable: what gradients are given for, in the canonical order; factors by their own names.
-    Not for use by several threads at once.
-    """
+    """Losses and gradients of one utterance's hypotheses. F: frames; M: mel bins; N: hypotheses; r: rank. trainable:
+    what gradients are given for, in the canonical order; factors by their own names. Not for use by several threads at
+    once."""
 
     architecture: AnyArchitecture
     trainable: tuple[str, ...]
@@ -112,10 +101,8 @@ class Training(ABC):
         parameters: parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose
         products the matrices hold already. features: [F, M] float32 raw log-mel, F at least the subsampling factor
         (left-over frames are dropped). hypotheses: N token lists without blank; one may be empty. weights, costs: [N];
-        costs default to 0.
-        Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token, or for an
-        utterance that is :meth:`too_large`.
-        """
+        costs default to 0. Raises :class:`LearningError` that names the argument for a wrong shape, type, value or
+        token, or for an utterance that is :meth:`too_large`."""
         return self._gradients(
             parameters, utterance_feeds(self.architecture, features, hypotheses, weights, costs, cost_scale)
         )
@@ -149,9 +136,7 @@ def encode_whole(transducer: Transducer, features: Float) -> Float:
 
 def try_transducer(transducer: Transducer, source: str) -> int:
     """Runs every graph over a second of near silence and returns how many frames were encoded. source: for messages.
-
-    Raises BundleError for graphs that fail, give other shapes, or give what are no log-probabilities.
-    """
+    Raises BundleError for graphs that fail, give other shapes, or give what are no log-probabilities."""
     sizes, windows = transducer.architecture, transducer.windows
     count = max(1, _FRAMES // windows.shift)
     frames = count * windows.shift // sizes.subsampling_factor
@@ -185,12 +170,10 @@ def utterance_feeds(
     costs: ArrayLike | None,
     cost_scale: float,
 ) -> dict[str, NDArray[np.generic]]:
-    """A graph's inputs besides parameters. F: frames; M: mel bins; N: hypotheses; U: tokens of the longest.
-
-    Returns features [F, M] float32, tokens [N, U] int64 padded with 0, lengths [N] int64, weights, costs [N] float32
-    and cost_scale [] float32. costs default to 0.
-    Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token.
-    """
+    """A graph's inputs besides parameters. F: frames; M: mel bins; N: hypotheses; U: tokens of the longest. Returns
+    features [F, M] float32, tokens [N, U] int64 padded with 0, lengths [N] int64, weights, costs [N] float32 and
+    cost_scale [] float32. costs default to 0. Raises :class:`LearningError` that names the argument for a wrong shape,
+    type, value or token."""
     count = len(hypotheses)
     if count == 0:
         raise LearningError("hypotheses: found none, expected at least one")
