@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from inspect import signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +17,7 @@ from device_sdk.errors import ConfigurationError
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Which benchmark to run; all are listed without one.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="A bundle to measure, for benchmarks that take one.")] = None,
     json_: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -28,7 +31,10 @@ def command(
         return
     if name not in benchmarks:
         raise ConfigurationError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks) or '(none)'}")
-    report = as_json(name, load(benchmarks[name])())
+    benchmark = load(benchmarks[name])
+    if bundle is not None and "bundle" not in signature(benchmark).parameters:
+        raise ConfigurationError(f"--bundle: benchmark {name!r} measures no bundle; leave it out")
+    report = as_json(name, benchmark() if bundle is None else benchmark(bundle))
     if not deliver(report, json_, output):
         _print_table(report)
     if any(figure["holds"] is False for figure in report["figures"]):

@@ -7,7 +7,7 @@ T: feature frames of a window; M: mel bins; S: encoder frames of a window; J: jo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -76,6 +76,10 @@ def adapt(graph: Graph, projection: Linear | None, bias: Float) -> Encoder:
     Raises :class:`BundleError` for another layout than the family's, and for what does not run.
     """
     family = family_of(graph)
+    made = onnx.ModelProto()
+    made.CopyFrom(graph.model)
+    _clear_names(made.graph)
+    graph = replace(graph, model=made)
     made = onnx.ModelProto()
     made.CopyFrom(graph.model)
     editor = _Editor(made)
@@ -165,6 +169,22 @@ def _state(graph: Graph, given: onnx.ValueInfoProto, shape: list[int]) -> Encode
 def _dimensions(given: onnx.ValueInfoProto) -> list[int]:
     """Fixed sizes; 0 for free ones."""
     return [max(0, each.dim_value) for each in given.type.tensor_type.shape.dim]
+
+
+def _clear_names(graph: onnx.GraphProto) -> None:
+    """Values that have names of ours get others."""
+
+    def clear(name: str) -> str:
+        ours = name in ("features", "encoded") or name.startswith(("next.", "idiolect."))
+        return f"given.{name}" if ours else name
+
+    for node in graph.node:
+        node.input[:], node.output[:] = map(clear, node.input), map(clear, node.output)
+        for attribute in node.attribute:
+            for branch in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _clear_names(branch)
+    for each in (*graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        each.name = clear(each.name)
 
 
 class _Editor:

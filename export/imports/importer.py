@@ -33,7 +33,8 @@ Float = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """graphs: by the names of a bundle's files. family: as :func:`export.imports.encoder.family_of` has it."""
+    """graphs: by the names of a bundle's files. family: as :func:`export.imports.encoder.family_of` has it.
+    metadata: of the encoder's graph, for who writes the folder again."""
 
     architecture: StreamingArchitecture
     graphs: Mapping[str, bytes]
@@ -41,6 +42,7 @@ class Imported:
     tokenizer_model: bytes
     features: FeatureSettings
     family: str
+    metadata: Mapping[str, str]
 
 
 def import_sherpa(path: str | Path) -> Imported:
@@ -81,7 +83,9 @@ def _imported(folder: SherpaFolder) -> Imported:
         "joiner.onnx": joiner_graph(architecture),
         "training.output.onnx": subset_training(architecture, "output"),
     }
-    return Imported(architecture, graphs, weights, piece_model(tokens, source), encoder.features, family)
+    return Imported(
+        architecture, graphs, weights, piece_model(tokens, source), encoder.features, family, folder.encoder.metadata
+    )
 
 
 def _architecture(

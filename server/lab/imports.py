@@ -131,6 +131,7 @@ def _made(given: Import) -> dict[str, Any]:
             models={arpa.name: arpa.read_bytes()},
             features=imported.features,
             graphs=imported.graphs,
+            training={"imported": imported.family, "metadata": dict(imported.metadata)},
         )
     return {
         "bundle": str(given.out),

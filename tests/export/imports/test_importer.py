@@ -25,6 +25,7 @@ from device_sdk.decoding.stream import begin, end, push
 from device_sdk.errors import BundleError, DataError
 from device_sdk.runtimes.protocol import Windows
 from device_sdk.runtimes.streaming import TAIL, open_transducer
+from export.imports.back import write_sherpa
 from export.imports.importer import import_sherpa
 from export.imports.pieces import piece_model
 from server.lab import imports
@@ -267,3 +268,17 @@ def test_a_thousand_damaged_folders(folders: dict[str, Path]) -> None:
             source = folders[FAMILIES[number // len(WAYS) % 2]]
             folder = damaged(source, number, source.parent / f"fell-{number}")
             import_bundle(Import(folder, folder / "out", (folder / "text.txt",)))
+
+
+def test_a_bundle_goes_back_with_the_weights_that_it_has(imported: dict[str, Bundle], tmp_path: Path) -> None:
+    bundle = imported["zipformer2"]
+    moved = bundle.with_weights({name: 1.01 * array for name, array in bundle.weights.items()}, "moved")
+    again = import_sherpa(write_sherpa(moved, tmp_path / "back"))
+    assert {name for name in again.weights if not name.startswith("encoder.")} <= moved.weights.keys()
+    for name in ("predictor.embedding", "joiner.output.weight", "joiner.output.bias", "predictor.convolution"):
+        np.testing.assert_allclose(again.weights[name], moved.weights[name], rtol=1e-6)
+    settings, clip = DecodingSettings(beam=1, nbest=1, pause_seconds=float("inf")), np.pad(clips()[0], (0, 8_000))
+    expected, _ = theirs(tmp_path / "back", "zipformer2", clip, moved, "greedy_search")
+    assert ours(Model(moved, settings), clip)[0] == expected and expected
+    with pytest.raises(BundleError, match="was not imported from a zipformer2"):
+        write_sherpa(imported["nemo"], tmp_path / "other")
