@@ -12,8 +12,6 @@ from scipy.special import stdtrit
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Difference", "Interval", "in_percent", "mean_interval", "paired_bootstrap"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:

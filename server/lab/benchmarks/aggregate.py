@@ -17,8 +17,6 @@ from device_sdk.benchmarks.memory import peak_megabytes
 from server.aggregation import deltas
 from server.lab.benchmarks.children import run_child, run_peer
 
-__all__ = ["benchmark"]
-
 VALUES, LAYERS, UPDATES, DISTINCT = 10_000_000, 20, 100, 12
 COPY, FLWR = 0.8, 3.0
 MODELS = 2 + deltas.UPDATES

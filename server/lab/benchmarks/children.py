@@ -12,8 +12,6 @@ from typing import Any
 
 from device_sdk.errors import IdiolectError
 
-__all__ = ["KEEPING", "peer_interpreter", "run_child", "run_peer"]
-
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 """The allocator of Linux keeps what was freed. Else it may give large tensors back to the system between any two turns,

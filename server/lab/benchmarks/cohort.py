@@ -15,8 +15,6 @@ from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
 from server.lab.benchmarks.children import KEEPING, run_child, run_peer
 
-__all__ = ["benchmark", "measure", "scaling"]
-
 COHORT, EXAMPLES, SECONDS, TURNS = 50, 10, 2.0, 2
 FEW, MANY = 1_000, 10_000
 TARGETS = {1: 5.0, 5: 1.5}

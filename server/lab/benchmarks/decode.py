@@ -21,8 +21,6 @@ from export.benchmarks import decode
 from server.lab.corpora import Corpus, open_corpus
 from server.lab.evaluation.scores import evaluate
 
-__all__ = ["benchmark", "unseen_speech", "word_errors"]
-
 PRUNED, INT8 = 0.1, 0.3  # points of word error that they may cost
 
 

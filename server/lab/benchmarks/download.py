@@ -17,8 +17,6 @@ from device_sdk.checkin.updates import difference
 from device_sdk.errors import IdiolectError
 from server.aggregation.weights_file import dump_weights
 
-__all__ = ["benchmark"]
-
 LENGTHS = (1.0, 0.1)
 SHARE = 0.8
 """Of the whole file, at most: what a difference is worth its making for."""

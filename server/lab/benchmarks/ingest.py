@@ -42,8 +42,6 @@ from server.settings import Rates, ServerSettings
 from server.storage import blobs, database
 from server.storage.schema import devices
 
-__all__ = ["benchmark", "measure", "serve"]
-
 VALUES, WORDS, COUNTED = 1 << 18, 2000, 20
 DELTAS, COUNTS, REPEATS, SENDERS = 60, 300, 3, 4
 DISK_SECONDS = 1.0

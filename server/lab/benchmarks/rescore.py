@@ -33,8 +33,6 @@ from server.privacy.noise import add_noise
 if TYPE_CHECKING:
     from export.networks.language_model import LanguageModel
 
-__all__ = ["benchmark", "nbest", "noise"]
-
 LENGTH, ENTRIES, RUNS, COUNTS = 12, 20, 200, 50_000
 SHARE, WHOLE, RELEASE = 2.0, 30.0, 1.0  # % of the neural model's time; ms; s
 CHOICES = (

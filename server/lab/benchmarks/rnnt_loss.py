@@ -18,8 +18,6 @@ from server.lab.benchmarks.children import KEEPING, run_child
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["benchmark"]
-
 UTTERANCES, FRAMES, TOKENS, PIECES = 8, 200, 20, 128
 TURNS, WARM_UP = 30, 3
 MILLISECONDS, SOFTMAX = 45.0, 2.5

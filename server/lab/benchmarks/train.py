@@ -21,8 +21,6 @@ from server.lab.benchmarks.children import run_child
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["benchmark", "products"]
-
 ON_CPU: dict[str, Any] = {"preset": "small", "utterances": 6, "frames": 500, "tokens": 15, "steps": 4}
 ON_GPU: dict[str, Any] = {"preset": "paper", "utterances": 32, "frames": 1200, "tokens": 60, "steps": 20}
 WARM_UP = 2

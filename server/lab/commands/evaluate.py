@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from server.lab.corpora import Corpus
     from server.lab.evaluation.scores import Evaluation
 
-__all__ = ["command"]
-
 WIDE = 20
 
 

@@ -13,8 +13,6 @@ from device_sdk.errors import ConfigurationError, MissingExtraError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["command_line", "needing_extra", "progress_bar", "read_numbers"]
-
 Number = TypeVar("Number", int, float)
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from server.lab.simulation.progress import Shown
 
-__all__ = ["command"]
-
 
 def command(
     data: Annotated[

@@ -18,8 +18,6 @@ from server.lab.commands.shared import command_line, needing_extra, progress_bar
 if TYPE_CHECKING:
     from server.lab.training.trainer import Budget
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Train base models (needs the extra idiolect-server[train]).", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]

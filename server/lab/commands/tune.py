@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from server.lab.tuning.confidence import Heard
     from server.lab.tuning.lists import DevelopmentLists
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Choose a bundle's settings on development data.", no_args_is_help=True, add_completion=False)
 
 ROLES = ("base", "development")

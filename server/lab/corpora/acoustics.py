@@ -16,21 +16,6 @@ from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
-__all__ = [
-    "GENTLE",
-    "STRONG",
-    "Ranges",
-    "Scene",
-    "apply_scene",
-    "augment",
-    "change_speed",
-    "coloured_noise",
-    "draw_scene",
-    "mu_law",
-    "pad",
-    "room_response",
-]
-
 Samples = npt.NDArray[np.float64]
 _EQ_HZ = (60.0, 150.0, 350.0, 800.0, 1600.0, 3000.0, 5000.0, 7800.0)
 

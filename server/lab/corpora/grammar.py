@@ -23,20 +23,6 @@ import numpy as np
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon
 
-__all__ = [
-    "INTENTS",
-    "VALUES",
-    "Command",
-    "Profile",
-    "Split",
-    "assign",
-    "lexicon",
-    "profile",
-    "sample",
-    "split_of",
-    "vocabulary",
-]
-
 Split = Literal["base", "devices", "heldout"]
 Name = TypeVar("Name", bound=str)
 

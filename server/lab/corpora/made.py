@@ -14,8 +14,6 @@ from server.lab.corpora.grammar import Command, Profile, lexicon, profile, sampl
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.corpora.voices import Voice, VoiceSet, draw_voices, speak
 
-__all__ = ["Person", "draw_people", "made_corpus", "made_utterance", "say"]
-
 
 @dataclass(frozen=True, slots=True)
 class Person:

@@ -13,8 +13,6 @@ import numpy as np
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Item", "Partition", "cross_silo", "local_tests", "speaker_silos", "speakers_together", "warm_up_split"]
-
 Partition = dict[str, tuple[str, ...]]
 
 

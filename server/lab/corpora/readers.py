@@ -33,17 +33,6 @@ from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.transcripts import transcript
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 
-__all__ = [
-    "DIGITS",
-    "digit_files",
-    "load_audio",
-    "read_barista",
-    "read_folder",
-    "read_fsdd",
-    "read_jsonl",
-    "required_folder",
-]
-
 AUDIO_SUFFIXES = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

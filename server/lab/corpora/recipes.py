@@ -22,8 +22,6 @@ from device_sdk.errors import DataError, IdiolectError
 from server.lab.corpora.partitions import Item
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform, clean
 
-__all__ = ["Kind", "as_corpus", "items_of", "manifest"]
-
 Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
 
 

@@ -11,8 +11,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
-__all__ = ["ROLES", "VOICES", "Role", "role_of", "split_voices"]
-
 Role = Literal["base", "development", "devices", "heldout"]
 ROLES: tuple[Role, ...] = get_args(Role)
 

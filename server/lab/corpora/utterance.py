@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from device_sdk.feedback.slots import SlotLexicon
 
-__all__ = ["SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "clean"]
-
 _NOT_ENGLISH = re.compile(r"[^a-z' ]+")
 _NOT_LETTERS = re.compile(r"[^\w' ]+|[\d_]+")
 

@@ -29,18 +29,6 @@ from device_sdk.checks import check_choice, check_interval
 from device_sdk.errors import DataError, MissingExtraError
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
-__all__ = [
-    "MAINSTREAM_ACCENTS",
-    "REGIONAL_ACCENTS",
-    "VARIANTS",
-    "Voice",
-    "VoiceSet",
-    "accents_of",
-    "draw_voice",
-    "draw_voices",
-    "speak",
-]
-
 VoiceSet = Literal["base", "devices", "heldout"]
 
 MAINSTREAM_ACCENTS = ("en-us", "en-gb", "en-gb-x-rp")

@@ -7,8 +7,6 @@ from html import escape
 
 from server.lab.evaluation.reliability import Reliability
 
-__all__ = ["reliability_chart"]
-
 SIDE, LEFT, TOP, RIGHT, BOTTOM = 320, 56, 24, 16, 48
 LINE = 18
 COLOURS = ("#2c6fbb", "#c2571a", "#3a8f4d", "#8a4fb0", "#a8841a", "#b03060", "#3f8f8f", "#666666")

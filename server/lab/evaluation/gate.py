@@ -18,8 +18,6 @@ from server.lab.corpora import Corpus, open_corpus
 from server.lab.evaluation.scores import evaluate
 from server.rounds.evaluation import Evaluation
 
-__all__ = ["WordErrorGate", "word_error_gate"]
-
 Weights = Mapping[str, NDArray[np.float32]]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "Bin", "Reliability"]
-
 BINS = 10
 _LEAST = 1e-6  # one wrong word of which a system was quite sure is bad, not infinitely so
 

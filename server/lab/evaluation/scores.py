@@ -21,8 +21,6 @@ from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Wavefor
 from server.lab.evaluation.reliability import Reliability
 from server.lab.statistics import Difference, paired_bootstrap
 
-__all__ = ["ORACLE_DEPTHS", "Evaluation", "Score", "differences", "evaluate", "right_words", "score", "word_errors"]
-
 ORACLE_DEPTHS = (1, 4, 8)
 """Lengths of the n-best lists for which the best entry's word error is reported."""
 

@@ -27,8 +27,6 @@ from server.lab.corpora import open_corpus
 from server.lab.corpora.utterance import Utterance
 from server.plans.round import RoundSettings
 
-__all__ = ["PseudoDevices", "draw", "pseudo_devices"]
-
 Weights = Mapping[str, NDArray[np.float32]]
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from device_sdk.checks import check_interval
 
-__all__ = ["Augmentation", "augment", "mask", "stretch", "warp"]
-
 Features = NDArray[np.float32]
 
 

@@ -27,16 +27,6 @@ from server.lab.training import ngram
 from server.lab.training.language_model import LanguageModelSettings, perplexity, train_language_model
 from server.lab.training.pieces import read_sentences
 
-__all__ = [
-    "TextSources",
-    "background_text",
-    "background_unigram",
-    "grammar_text",
-    "read_word_list",
-    "run_language_model",
-    "run_ngram",
-]
-
 HELD_OUT = 1000
 """Sentences of the grammar's held-out split that a run is measured on."""
 

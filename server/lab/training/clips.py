@@ -17,8 +17,6 @@ from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.training.data import Batch, Example, Features, alignable, batches, collate
 from server.lab.training.trainer import Loss, Sampler, Task
 
-__all__ = ["Change", "ClipSampler", "Clips", "CpcTask", "HeldClips", "ReadClips"]
-
 Change = Callable[[Features, np.random.Generator], Features]
 """What is drawn afresh at every use of a clip."""
 

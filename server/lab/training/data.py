@@ -20,8 +20,6 @@ from torch import Tensor
 
 from device_sdk.errors import DataError
 
-__all__ = ["Batch", "Example", "Features", "alignable", "batches", "collate", "moments", "read_shard", "write_shard"]
-
 Features = NDArray[np.float32]
 
 

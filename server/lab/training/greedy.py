@@ -16,8 +16,6 @@ from device_sdk.feedback.distance import edit_distance
 from export.networks.rnnt import RNNT
 from server.lab.training.data import Example, collate
 
-__all__ = ["ctc_greedy", "greedy", "word_errors"]
-
 
 @torch.no_grad()
 def greedy(network: RNNT, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:

@@ -20,8 +20,6 @@ from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
 from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, Trainer
 
-__all__ = ["LanguageModelSettings", "perplexity", "train_language_model"]
-
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelSettings:

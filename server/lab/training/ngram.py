@@ -13,8 +13,6 @@ from pathlib import Path
 from device_sdk.errors import ConfigurationError, DataError
 from rescoring.words import WordList
 
-__all__ = ["Ngram", "arpa", "estimate", "log_probabilities", "perplexity", "write_arpa"]
-
 Gram = tuple[int, ...]
 START = -1
 """``<s>`` as an id; it is only ever context. ``</s>`` has the word list's boundary id n."""

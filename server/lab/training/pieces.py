@@ -12,8 +12,6 @@ import sentencepiece
 from device_sdk.errors import ConfigurationError, DataError
 from server.lab.corpora.utterance import clean
 
-__all__ = ["read_sentences", "train_pieces", "word_list"]
-
 
 def read_sentences(path: Path, english: bool = True) -> list[str]:
     """The distinct sentences of a text file, one a line, cleaned, in order. Sentences with figures are left out."""

@@ -26,8 +26,6 @@ from server.lab.training.rnnt.adaptation import Start, read_start
 from server.lab.training.speech import Mixture, Recording, record, sentence
 from server.lab.training.trainer import write_atomically
 
-__all__ = ["language_examples", "language_voices", "portable", "real_recordings", "run_rnnt"]
-
 Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
 """What a shard is made of, all given sentences, the utterances to watch, and details for the card."""
 

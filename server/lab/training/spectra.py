@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from server.lab.corpora.utterance import Waveform
 from server.lab.training.data import Features
 
-__all__ = ["BINS", "log_spectra"]
-
 BINS = 256
 _WINDOW, _SHIFT, _FFT = 400, 160, 512
 _FLOOR = 1e-6  # of power; below what 16 bits resolve

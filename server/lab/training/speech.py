@@ -27,8 +27,6 @@ from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard
 
-__all__ = ["Mixture", "Recording", "ShardMaker", "join", "make_shard", "record", "sentence", "trim"]
-
 REAL = Ranges(
     speed=(0.86, 1.17),
     reverb=0.35,

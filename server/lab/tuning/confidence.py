@@ -20,8 +20,6 @@ from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.evaluation.reliability import Reliability
 from server.lab.evaluation.scores import right_words, word_errors
 
-__all__ = ["SCALES", "Fitted", "Heard", "fit_and_check", "hear"]
-
 Array = NDArray[np.float64]
 
 SCALES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)

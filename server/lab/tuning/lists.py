@@ -23,8 +23,6 @@ from server.lab.corpora.acoustics import change_speed
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.evaluation.scores import word_errors
 
-__all__ = ["DevelopmentLists", "ListEntry", "at_speeds", "gather", "stack"]
-
 Array = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from rescoring.marginals import adaptation, personal_scores, personal_unigram, w
 from rescoring.words import WordList
 from server.lab.tuning.lists import DevelopmentLists
 
-__all__ = ["Grid", "Tuned", "marginal_errors", "others_marginals", "smoothed", "tune"]
-
 Array = NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from device_sdk.learning.step import global_norm, mask
 from device_sdk.runtimes.training import TrainingSession
 from server.lab.corpora.utterance import Utterance
 
-__all__ = ["measure"]
-
 _BLANK = 0
 
 

@@ -19,8 +19,6 @@ from device_sdk.bundle.weights import read as read_weights
 from device_sdk.errors import BundleError, ConfigurationError
 from export.networks.rnnt import RNNT
 
-__all__ = ["Start", "freeze", "read_start"]
-
 _OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
 
 

@@ -18,8 +18,6 @@ from export.networks.rnnt import RNNT
 from server.lab.training.data import Batch, collate
 from server.lab.training.greedy import ctc_greedy
 
-__all__ = ["Learner", "begin_lstm", "flat_targets", "new_network"]
-
 
 class Learner(nn.Module):
     """The network and a CTC head of the joint's form."""

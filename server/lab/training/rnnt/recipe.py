@@ -12,8 +12,6 @@ from server.lab.training.augmentation import Augmentation
 from server.lab.training.rnnt.task import Phases
 from server.lab.training.trainer import Budget, Settings
 
-__all__ = ["Recipe"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:

@@ -26,8 +26,6 @@ from server.lab.training.speech import Mixture, ShardMaker
 from server.lab.training.trainer import Position, Trainer, append_log, progress_bar, write_atomically
 from server.lab.training.trainer import tensorboard as event_files
 
-__all__ = ["train_rnnt"]
-
 CPU = torch.device("cpu")
 SHYNESS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """What the blank's bias is tried lower by, nats."""

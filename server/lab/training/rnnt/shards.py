@@ -17,8 +17,6 @@ from server.lab.training.rnnt.recipe import Recipe
 from server.lab.training.speech import ShardMaker
 from server.lab.training.trainer import Sampler
 
-__all__ = ["ShardSampler"]
-
 
 class ShardSampler(Sampler[Batch]):
     """Epochs over the last few shards. Before ``easy_share`` of the budget they are over shard 0: a few clear words.

@@ -23,8 +23,6 @@ from server.lab.training.greedy import greedy
 from server.lab.training.rnnt.learner import Learner
 from server.lab.training.trainer import Loss, Task
 
-__all__ = ["Phases", "RnntTask"]
-
 
 @dataclass(frozen=True, slots=True)
 class Phases:

@@ -18,8 +18,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from device_sdk.errors import DataError
 
-__all__ = ["load_checkpoint", "load_tensors", "save_checkpoint", "save_tensors", "write_atomically"]
-
 
 def save_checkpoint(
     path: Path,

@@ -13,8 +13,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from device_sdk.errors import MissingExtraError
 
-__all__ = ["Observer", "append_log", "progress_bar", "tensorboard"]
-
 
 class Observer(Protocol):
     """Is told of every step: its number, the share of the budget used, and named figures."""

@@ -23,8 +23,6 @@ from server.lab.training.trainer.logs import Observer, append_log
 from server.lab.training.trainer.settings import Settings
 from server.lab.training.trainer.task import B, Sampler, Task
 
-__all__ = ["Position", "Trainer"]
-
 CPU = torch.device("cpu")
 
 

@@ -16,8 +16,6 @@ from torch.optim.swa_utils import AveragedModel
 from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Budget", "Settings"]
-
 FLOOR = 0.01
 """Share of the peak learning rate that is left at the end."""
 

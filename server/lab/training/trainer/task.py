@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Loss", "Movable", "Sampler", "Task"]
-
 
 class Movable(Protocol):
     """A batch: anything whose tensors can be taken to a device."""
