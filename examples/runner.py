@@ -198,19 +198,17 @@ def chart(groups: Iterable[tuple[str, Mapping[str, float | None]]]) -> str:
 def present(
     document: dict[str, Any],
     tables: Iterable[Table],
-    remarks: Iterable[str],
     charts: Mapping[str, str],
     as_json: bool,
     output: Path | None,
     plots: Path | None,
+    remarks: Iterable[str] | None = None,
 ) -> None:
-    """The document as tables and remarks, or as JSON; charts by name into a folder."""
+    """The document as tables and remarks (by default its findings), or as JSON; charts by name into a folder."""
     for name, drawn in charts.items() if plots is not None else ():
         write_file(Path(plots or "") / f"{name}.svg", drawn, folders=True)
-    if deliver(document, as_json, output, folders=True):
-        return
-    console = Console()
-    for each in tables:
-        console.print(each)
-    for line in remarks:
-        console.print(line, soft_wrap=True)
+    if not deliver(document, as_json, output, folders=True):
+        console = Console()
+        console.print(*tables, sep="\n")
+        for line in map(remark, document["findings"]) if remarks is None else remarks:
+            console.print(line, soft_wrap=True)

@@ -38,8 +38,7 @@ def main(
         scale = replace(scale, kinds=tuple(runner.choose({kind: kind for kind in ATTACKS}, kinds)))
     with progress() as tell:
         document = summary(scale, run_cells(scale, range(FIRST_SEED, FIRST_SEED + seeds), work, tell))
-    lines = map(runner.remark, document["findings"])
-    runner.present(document, [table(document)], lines, charts(document), json_, output, plots)
+    runner.present(document, [table(document)], charts(document), json_, output, plots)
 
 
 if __name__ == "__main__":

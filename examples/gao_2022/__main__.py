@@ -43,8 +43,7 @@ def main(
             for recipe in chosen
         ]
     document = summary(chosen, results, scale)
-    lines = map(runner.remark, document["findings"])
-    runner.present(document, [table(document)], lines, charts(document), json_, output, plots)
+    runner.present(document, [table(document)], charts(document), json_, output, plots)
 
 
 if __name__ == "__main__":

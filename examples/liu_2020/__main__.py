@@ -43,8 +43,7 @@ def main(
             scale = replace(scale, first=replace(scale.first, most=utterances))
             lists = make_lists(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell)
         document = measure(open_cache(lists), tell, rounds, repeats)
-    charts = {"rows": chart(document)}
-    runner.present(document, tables(document), remarks(document), charts, json_, output, plots)
+    runner.present(document, tables(document), {"rows": chart(document)}, json_, output, plots, remarks(document))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ have each a voice, a room and a microphone of their own, of variants that no oth
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,6 +18,7 @@ import numpy as np
 from device_sdk.errors import DataError
 from examples.rao_2023.domains import QUIET, Domain, Stage, people
 from server.lab.corpora.made import Person, say
+from server.lab.corpora.readers import read_jsonl
 from server.lab.corpora.utterance import Waveform, clean
 from server.lab.training.speech import Mixture
 
@@ -45,15 +45,12 @@ class Meeting:
 
 def read_meetings(path: Path) -> list[Meeting]:
     """The meetings of ``ami/meetings.jsonl``, one a line. Raises DataError naming file and line."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; expected a meeting a line, with turns")
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, row in enumerate(read_jsonl(path), 1):
         try:
-            row = json.loads(line)
             turns = tuple(Turn(str(turn["speaker"]), clean(turn["text"])) for turn in row["turns"])
             found.append(Meeting(str(row["meeting"]), turns))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path}, line {number}: {error!r}; expected an object with meeting and turns of speaker and text"
             ) from error

@@ -202,7 +202,7 @@ def main(
         "slots against frozen, points (95 %)": lambda row: "{} ({} to {})".format(*in_percent(row["difference"])),
         "lambda": lambda row: str(row.get("lambda", "")),
     }
-    runner.present(document, [runner.table(title, document["rows"], columns)], (), {}, json_, output, None)
+    runner.present(document, [runner.table(title, document["rows"], columns)], {}, json_, output, None, ())
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main(
                 CONSOLE.print(f"seed {seed}  {each.name:28} {100 * results[-1].error:.1f} %")
     document = summary(chosen, results)
     charts = {"noise": chart(document)}
-    runner.present(document, [table(document)], remarks(document), charts, json_, output, plots)
+    runner.present(document, [table(document)], charts, json_, output, plots, remarks(document))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,7 @@ def main(
         speech = partial(made_speech, sizes, folder=work / "speech")
     with progress() as tell:
         document = summary(run(sizes, range(1, seeds + 1), speech, work, chosen, tell), chosen, sizes)
-    charts = {"rows": chart(document)}
-    runner.present(document, tables(document), remarks(document), charts, json_, output, plots)
+    runner.present(document, tables(document), {"rows": chart(document)}, json_, output, plots, remarks(document))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from pathlib import Path
 import sentencepiece
 import torch
 
-from device_sdk.feedback.distance import edit_distance
 from examples.ramesh_2023.encoders import fresh
 from examples.ramesh_2023.recipes import Sizes
 from examples.ramesh_2023.speech import Speech
@@ -17,12 +16,11 @@ from export.networks.cpc import CPC, ContextRNNT, begin_encoder
 from server.lab.training.augmentation import Augmentation, mask
 from server.lab.training.clips import ClipSampler
 from server.lab.training.data import Example
+from server.lab.training.greedy import count_errors
 from server.lab.training.pieces import train_pieces
 from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.rnnt.task import RnntTask
 from server.lab.training.trainer import Budget, Settings, Trainer
-
-_AT_ONCE = 32
 
 
 def teach(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> RnntTask:
@@ -73,14 +71,8 @@ def teach(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folde
 
 def word_errors(task: RnntTask, examples: Sequence[Example]) -> Errors:
     """By greedy decoding."""
-    wrong, said = [0] * len(examples), [0] * len(examples)
-    order = sorted(range(len(examples)), key=lambda index: examples[index].features.shape[0])
-    for start in range(0, len(order), _AT_ONCE):
-        chosen = order[start : start + _AT_ONCE]
-        for index, text in zip(chosen, task.decode([examples[index].features for index in chosen]), strict=True):
-            words = examples[index].text.split()
-            wrong[index], said[index] = edit_distance(words, text.split()), len(words)
-    return Errors(wrong, said, [example.source for example in examples])
+    wrong, said = zip(*count_errors(examples, task.decode), strict=True)
+    return Errors(list(wrong), list(said), [example.source for example in examples])
 
 
 def _pieces(speech: Speech, size: int, folder: Path) -> bytes:

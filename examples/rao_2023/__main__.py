@@ -52,8 +52,7 @@ def main(
                 CONSOLE.print(f"seed {seed}  {row.name:28} requests {new:.3f}  general {old:.3f}")
                 results.append(row)
     document = summary(experiment, results)
-    lines, charts = map(runner.remark, document["findings"]), {"rows": chart(document)}
-    runner.present(document, [table(document)], lines, charts, json_, output, plots)
+    runner.present(document, [table(document)], {"rows": chart(document)}, json_, output, plots)
 
 
 if __name__ == "__main__":

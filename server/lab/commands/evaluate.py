@@ -161,7 +161,7 @@ def _compared(by_system: Mapping[str, Evaluation]) -> dict[str, Any]:
 
 
 def _draw(plot: Path, title: str, evaluations: Mapping[str, Evaluation]) -> None:
-    from server.lab.evaluation.chart import reliability_chart
+    from server.lab.evaluation.reliability import reliability_chart
 
     curves = {name: words for name, evaluation in evaluations.items() if (words := evaluation.words()) is not None}
     if not curves:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from server.web.dashboard.plots import Line, lines, standalone
+
 BINS = 10
+COLOURS = ("#888888", "#2c6fbb", "#c2571a", "#3a8f4d", "#8a4fb0", "#a8841a", "#b03060", "#3f8f8f")
 _LEAST = 1e-6  # one wrong word of which a system was quite sure is bad, not infinitely so
 
 
@@ -96,3 +99,17 @@ class Reliability:
 
     def _error(self, bins: tuple[Bin, ...]) -> float:
         return sum(each.count * abs(each.confidence - each.accuracy) for each in bins) / len(self.right)
+
+
+def reliability_chart(curves: Mapping[str, Reliability], title: str) -> str:
+    """Accuracy over confidence in 10 bins of equal width, a line a data set, as an SVG file of its own.
+
+    curves: by name, KIND:PATH. The first line is that of confidences which say how often one is right.
+    """
+    series = [Line("calibrated", "c0", [(place + 0.5) / BINS for place in range(BINS)])]
+    for number, (name, curve) in enumerate(curves.items()):
+        found = {round(each.low * BINS): each.accuracy for each in curve.bins()}
+        legend = f"{name.replace(':', '/').rstrip('/').rpartition('/')[2]}, ECE {100 * curve.ece:.1f} %"
+        series.append(Line(legend, f"c{1 + number % (len(COLOURS) - 1)}", [found.get(place) for place in range(BINS)]))
+    drawn = lines(series, [f"{place / BINS:g}–" for place in range(BINS)], f"{title}: share right", percent=True)
+    return standalone(drawn, {f"c{number}": colour for number, colour in enumerate(COLOURS)})

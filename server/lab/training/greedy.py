@@ -55,17 +55,25 @@ def ctc_greedy(log_probs: torch.Tensor, frames: torch.Tensor) -> list[list[int]]
     return result
 
 
-def word_errors(
-    examples: Sequence[Example], decode: Callable[[Sequence[NDArray[np.floating]]], list[str]]
-) -> dict[str, float]:
-    """Word error rate per source, micro-averaged. ``decode`` takes features of several utterances to their texts."""
-    order = sorted(examples, key=lambda example: example.features.shape[0])
-    errors: dict[str, list[int]] = {}
-    for start in range(0, len(order), 32):
-        chosen = order[start : start + 32]
-        for example, text in zip(chosen, decode([example.features for example in chosen]), strict=True):
-            truth = example.text.split()
-            tally = errors.setdefault(example.source, [0, 0])
-            tally[0] += edit_distance(truth, text.split())
-            tally[1] += len(truth)
-    return {source: wrong / max(1, total) for source, (wrong, total) in sorted(errors.items())}
+Decode = Callable[[Sequence[NDArray[np.floating]]], list[str]]
+"""Features of several utterances [F, M] to their texts."""
+
+
+def count_errors(examples: Sequence[Example], decode: Decode) -> list[tuple[int, int]]:
+    """(wrong words, words said) of each example, decoded in batches of like length."""
+    counts = [(0, 0)] * len(examples)
+    order = sorted(range(len(examples)), key=lambda index: examples[index].features.shape[0])
+    for chosen in (order[start : start + 32] for start in range(0, len(order), 32)):
+        for index, text in zip(chosen, decode([examples[index].features for index in chosen]), strict=True):
+            truth = examples[index].text.split()
+            counts[index] = edit_distance(truth, text.split()), len(truth)
+    return counts
+
+
+def word_errors(examples: Sequence[Example], decode: Decode) -> dict[str, float]:
+    """Word error rate per source, micro-averaged."""
+    sums: dict[str, tuple[int, int]] = {}
+    for example, (wrong, said) in zip(examples, count_errors(examples, decode), strict=True):
+        before = sums.get(example.source, (0, 0))
+        sums[example.source] = before[0] + wrong, before[1] + said
+    return {source: wrong / max(1, said) for source, (wrong, said) in sorted(sums.items())}

@@ -104,7 +104,7 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: boo
 
 def standalone(drawn: str, colours: Mapping[str, str]) -> str:
     """A drawn chart as a file of its own, outside of any page. colours: CSS class -> fill."""
-    fills = "".join(f".{name}{{fill:{colour}}}" for name, colour in colours.items())
+    fills = "".join(f".{name}{{fill:{it}}}.line.{name}{{fill:none;stroke:{it}}}" for name, it in colours.items())
     style = (
         f"<style>{fills}text{{font:11px sans-serif}}"
         ".middle{text-anchor:middle}.end{text-anchor:end}line,.grid,.axis{stroke:#d1d5db}</style>"

@@ -11,23 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
-from server.lab.corpora.acoustics import (
-    GENTLE,
-    STRONG,
-    Ranges,
-    Scene,
-    apply_scene,
-    augment,
-    change_speed,
-    coloured_noise,
-    draw_scene,
-    mu_law,
-    pad,
-    room_response,
-)
+from server.lab.corpora import acoustics
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
-PLAIN = Scene(1.0, -20.0, None, 0.0, None, 0.0, 0.0, (0.0,) * 8, 0.0, None, 1.0, False, None, (0.0, 0.0))
+PLAIN = acoustics.Scene(1.0, -20.0, None, 0.0, None, 0.0, 0.0, (0.0,) * 8, 0.0, None, 1.0, False, None, (0.0, 0.0))
 """Its level is all that it sets."""
 
 
@@ -37,7 +24,7 @@ def tone(hertz: float = 440.0, seconds: float = 1.0) -> Waveform:
 
 def through(waveform: Waveform, **changes: Any) -> Waveform:
     """Heard in a plain scene with some changes."""
-    return apply_scene(waveform, replace(PLAIN, **changes), np.random.default_rng(0))
+    return acoustics.apply_scene(waveform, replace(PLAIN, **changes), np.random.default_rng(0))
 
 
 def energy(waveform: np.ndarray, low: float, high: float) -> float:
@@ -47,14 +34,14 @@ def energy(waveform: np.ndarray, low: float, high: float) -> float:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([STRONG, GENTLE]), st.integers(1, 20_000))
-def test_any_scene_gives_finite_bounded_audio_and_repeats(seed: int, ranges: Ranges, samples: int) -> None:
+@given(st.integers(0, 2**32), st.sampled_from([acoustics.STRONG, acoustics.GENTLE]), st.integers(1, 20_000))
+def test_any_scene_gives_finite_bounded_audio_and_repeats(seed: int, ranges: acoustics.Ranges, samples: int) -> None:
     waveform = np.random.default_rng(seed).standard_normal(samples).astype(np.float32) * 0.1
     before = waveform.copy()
-    first = augment(waveform, np.random.default_rng(seed), ranges)
+    first = acoustics.augment(waveform, np.random.default_rng(seed), ranges)
     assert first.dtype == np.float32 and first.ndim == 1
     assert np.isfinite(first).all() and np.abs(first).max() <= 1.0
-    assert np.array_equal(first, augment(waveform, np.random.default_rng(seed), ranges))
+    assert np.array_equal(first, acoustics.augment(waveform, np.random.default_rng(seed), ranges))
     assert np.array_equal(waveform, before)
 
 
@@ -100,7 +87,7 @@ def test_band_and_tilt_shape_the_spectrum() -> None:
 
 def test_overdrive_flattens_peaks_and_quantizing_leaves_few_values() -> None:
     values = np.linspace(-1, 1, 1001)
-    assert np.abs(mu_law(values) - values).max() < 0.03
+    assert np.abs(acoustics.mu_law(values) - values).max() < 0.03
     loud = through(tone(), overdrive=4.0)
     assert np.mean(np.abs(loud) > 0.99 * np.abs(loud).max()) > 0.5
     coarse = through(tone(), quantize=True)
@@ -117,14 +104,14 @@ def test_reverberation_rings_on() -> None:
 
 @given(st.floats(0.05, 0.8), st.floats(-5, 15), st.integers(0, 1000))
 def test_room_response_has_the_asked_direct_sound(rt60: float, direct_db: float, seed: int) -> None:
-    response = room_response(rt60, direct_db, np.random.default_rng(seed))
+    response = acoustics.room_response(rt60, direct_db, np.random.default_rng(seed))
     assert response[0] == 1.0
     assert -10 * np.log10(np.sum(response[1:] ** 2)) == pytest.approx(direct_db, abs=1e-6)
 
 
 @pytest.mark.parametrize("colour", [0.0, 1.0, 2.0])
 def test_noise_has_its_colour(colour: float) -> None:
-    noise = coloured_noise(1 << 17, colour, 0.0, np.random.default_rng(0))
+    noise = acoustics.coloured_noise(1 << 17, colour, 0.0, np.random.default_rng(0))
     assert np.sqrt(np.mean(noise**2)) == pytest.approx(1.0)
     octave = 10 * np.log10((energy(noise, 950, 1050) / 100) / (energy(noise, 1900, 2100) / 200))
     assert octave == pytest.approx(3.01 * colour, abs=0.8)
@@ -132,13 +119,13 @@ def test_noise_has_its_colour(colour: float) -> None:
 
 def test_impossible_input_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="speed factor"):
-        change_speed(tone(), 9.0)
+        acoustics.change_speed(tone(), 9.0)
     with pytest.raises(ConfigurationError, match="shape"):
-        apply_scene(np.zeros((2, 5), np.float32), PLAIN, np.random.default_rng(0))
-    assert pad(tone(), 0.5, 0.0).size == int(1.5 * SAMPLE_RATE)
+        acoustics.apply_scene(np.zeros((2, 5), np.float32), PLAIN, np.random.default_rng(0))
+    assert acoustics.pad(tone(), 0.5, 0.0).size == int(1.5 * SAMPLE_RATE)
 
 
 def test_scenes_vary() -> None:
-    scenes = {draw_scene(np.random.default_rng(seed)) for seed in range(50)}
+    scenes = {acoustics.draw_scene(np.random.default_rng(seed)) for seed in range(50)}
     assert len(scenes) == 50
     assert any(scene.band_hz for scene in scenes) and any(scene.reverb_seconds is None for scene in scenes)
