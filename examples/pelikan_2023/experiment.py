@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ class Experiment:
         return Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
 
     def task(self, norm: str) -> SpeechCTC:
-        shape = CTCTransformerShape(**(self.scale.shape.to_mapping() | {"norm": norm}))
+        shape = replace(self.scale.shape, norm=norm)
         return network(shape, ALPHABETS["en"], DATA)
 
     def seed_model(self, norm: str, share: float) -> Arrays:

@@ -99,10 +99,10 @@ def in_turns(sides: list[tuple[str, Case]], folder: Path) -> list[Measurement]:
 
 
 def _write_graphs(case: Case, folder: Path) -> None:
-    from export.graphs import frozen_layers, subset_training
+    from export.graphs import frozen_layers, training
 
     architecture = PRESETS[case.preset]
-    graphs = {training_file(case.subset): subset_training(architecture, case.subset)}
+    graphs = {training_file(case.subset): training(architecture, case.subset)}
     if layers := frozen(architecture, case.subset):
         graphs[frozen_file(case.subset)] = frozen_layers(architecture, layers)
     for name, graph in graphs.items():

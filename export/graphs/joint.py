@@ -3,13 +3,14 @@ lattice over its cells."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 from device_sdk.bundle.architecture import factor_names
 from device_sdk.bundle.streaming import StreamingArchitecture
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
+from export.graphs.lstm import matrix_gradients
 
 CELLS_AT_ONCE = 512
 """Cells (pairs of a frame and a prefix) whose logits exist at a time: enough that products run at full speed, so few
@@ -40,8 +41,11 @@ class Joint:
         g = self.g
 
         def chunk(q: GraphBuilder, _: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-            log_probs = q.op("LogSoftmax", self._logits(q, self._hidden(q, now[0])), axis=-1)
-            return [], [q.op("GatherElements", self._by_frame(q, log_probs), self._places, axis=1)]
+            mixed = q.op(self._activation, q.add(q.unsqueeze(now[0], 1), self.prefixes))
+            hidden = q.reshape(mixed, -1, g.sizes.joiner_size)
+            log_probs = q.op("LogSoftmax", self._logits(q, hidden), axis=-1)
+            by_frame = q.reshape(log_probs, self._frames_at_once, -1)
+            return [], [q.op("GatherElements", by_frame, self._places, axis=1)]
 
         (edges,) = g.scan([], [self._chunks(self.frames, self._width, self._frames_at_once)], chunk)
         rows = g.size(self.labels, 0)
@@ -69,7 +73,8 @@ class Joint:
         if "prefixes" in wanted:
             sums["prefixes"] = g.expand(g.single(0.0), count, sizes.joiner_size)
         if self.weight in wanted:
-            sums |= _no_gradients(g, self.weight, factors=factors)
+            for name in factor_names(self.weight) if factors else (self.weight,):
+                sums[name] = g.op("Expand", g.single(0.0), g.op("Shape", name))
         if self.bias in wanted:
             sums[self.bias] = g.expand(g.single(0.0), sizes.pieces)
 
@@ -145,17 +150,8 @@ class Joint:
             return q.cast(q.op("Greater", hidden, q.single(0.0)), FLOAT)
         return q.subtract(q.single(1.0), q.multiply(hidden, hidden))
 
-    def _hidden(self, q: GraphBuilder, frames: Value) -> Value:
-        """[K, J] frames -> [K * P, J]."""
-        mixed = q.op(self._activation, q.add(q.unsqueeze(frames, 1), self.prefixes))
-        return q.reshape(mixed, -1, self.g.sizes.joiner_size)
-
     def _logits(self, q: GraphBuilder, hidden: Value) -> Value:
         return q.op("Gemm", hidden, self.weight, self.bias, transB=1)
-
-    def _by_frame(self, q: GraphBuilder, cells: Value) -> Value:
-        """[K * P, V] -> [K, P * V]."""
-        return q.reshape(cells, self._frames_at_once, -1)
 
     def _chunks(self, values: Value, width: Value, at_once: Value) -> Value:
         """[T, W] -> [chunks, K, W], the last chunk filled up with zeros."""
@@ -174,34 +170,6 @@ def _gathered(g: GraphBuilder, rows: Value, place: Value, count: Value) -> Value
     return g.matmul(g.cast(g.op("Equal", g.unsqueeze(_range(g, count), 1), g.unsqueeze(place, 0)), FLOAT), rows)
 
 
-def matrix_gradients(
-    g: GraphBuilder, name: str, dy: Value, x: Value, *, factors: bool = False, before: Mapping[str, Value] | None = None
-) -> dict[str, Value]:
-    """d(loss) by the matrix ``name`` [out, in] of y = x name^T, under its name. R: rows; r: rank.
-
-    dy: [R, out]; x: [R, in]. before: gradients so far, to add to.
-    factors: by its factors, up [out, r] and down [r, in], under their names (Hu et al. 2021, LoRA): with up down added
-    to the matrix, d(up) = dy^T (x down^T) and d(down) = (dy up)^T x.
-    """
-    if not factors:
-        return {name: _product(g, name, dy, x, before)}
-    up, down = factor_names(name)
-    return {
-        up: _product(g, up, dy, g.op("Gemm", x, down, transB=1), before),
-        down: _product(g, down, g.matmul(dy, up), x, before),
-    }
-
-
-def _no_gradients(g: GraphBuilder, name: str, *, factors: bool = False) -> dict[str, Value]:
-    """Zeros to begin the sums of :func:`matrix_gradients` with."""
-    names = factor_names(name) if factors else (name,)
-    return {each: g.op("Expand", g.single(0.0), g.op("Shape", each)) for each in names}
-
-
-def _product(g: GraphBuilder, name: str, dy: Value, x: Value, before: Mapping[str, Value] | None) -> Value:
-    return g.op("Gemm", dy, x, *(() if before is None else (before[name],)), transA=1)
-
-
 def distinct_prefixes(g: GraphBuilder, tokens: Value, lengths: Value) -> tuple[Value, Value]:
     """Which rows of N padded hypotheses are the same prefix: n-best lists share most of them, and each is joined once.
 
@@ -217,13 +185,10 @@ def distinct_prefixes(g: GraphBuilder, tokens: Value, lengths: Value) -> tuple[V
     same = g.cast(g.op("Equal", g.op("CumSum", differs, g.integer(2)), g.integer(0)), INT64)
     # [U + 1, N]: the first hypothesis that begins with the same u tokens.
     first = g.transpose(g.op("ArgMax", same, axis=1, keepdims=0))
-
-    hypothesis = g.op("Range", g.integer(0), g.squeeze(count, 0), g.integer(1))
-    length = g.unsqueeze(g.op("Range", g.integer(0), g.squeeze(g.size(first, 0), 0), g.integer(1)), 1)
+    hypothesis, length = _range(g, count), g.unsqueeze(_range(g, g.size(first, 0)), 1)
     real = g.op("LessOrEqual", length, g.unsqueeze(lengths, 0))
     chosen = g.op("And", g.op("Equal", first, g.unsqueeze(hypothesis, 0)), real)
     representatives = g.reshape(g.op("NonZero", g.reshape(chosen, -1)), -1)
-
     counted = g.op("CumSum", g.cast(g.reshape(chosen, -1), INT64), g.integer(0))
     number = g.reshape(g.subtract(counted, g.integer(1)), -1, count)
     return representatives, g.reshape(g.op("GatherElements", number, first, axis=1), -1)
@@ -257,13 +222,12 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
         return [total], [total]
 
     # Forward variables: alpha[n][u] for n = 0 (only u = 0 is reached) and, from the scan, n = 1 .. T + U.
-    first = g.concat(
-        g.expand(g.double(0.0), 1, count), g.expand(impossible, g.subtract(columns, g.integers(1)), count), axis=0
-    )
+    begun, none = g.expand(g.double(0.0), 1, count), g.expand(impossible, g.subtract(columns, g.integers(1)), count)
+    first = g.concat(begun, none, axis=0)
     _, alpha = g.scan([first], [blank, emit], advance, kind=DOUBLE)
 
     # final[n][u] is 1 where hypothesis i ends: n + 1 = T + lengths[i], u = lengths[i].
-    column = g.op("Range", g.integer(0), g.squeeze(columns, 0), g.integer(1))
+    column = _range(g, columns)
     diagonal = g.op("Range", g.integer(1), g.squeeze(g.add(diagonals, g.integers(1)), 0), g.integer(1))
     ends = g.op("Equal", g.unsqueeze(diagonal, 1), g.unsqueeze(g.add(frames, lengths), 0))
     tops = g.op("Equal", g.unsqueeze(column, 1), g.unsqueeze(lengths, 0))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from device_sdk.bundle.architecture import factor_names
 from device_sdk.bundle.quantized import EMBEDDING_ZERO
 from export.graphs.builder import MICROSOFT, GraphBuilder, Value
 
@@ -97,27 +98,35 @@ def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) 
     return Trace(x, *g.scan([zero, zero], [inputs], advance)[2:])
 
 
-@dataclass(frozen=True)
-class LayerGradient:
-    """What every gradient of a layer is a product of. R: T * B rows, step by step; H: size; D: input.
+def matrix_gradients(
+    g: GraphBuilder, name: str, dy: Value, x: Value, *, factors: bool = False, before: Mapping[str, Value] | None = None
+) -> dict[str, Value]:
+    """d(loss) by the matrix ``name`` [out, in] of y = x name^T, under its name. R: rows; r: rank.
 
-    gates: [R, 4H], d(loss) by the gates before their nonlinearity; inputs: [R, D]; before: [R, H], outputs of the step
-    before; x: [T, B, D], d(loss) by the layer's input.
+    dy: [R, out]; x: [R, in]. before: gradients so far, to add to.
+    factors: by its factors, up [out, r] and down [r, in], under their names (Hu et al. 2021, LoRA): with up down added
+    to the matrix, d(up) = dy^T (x down^T) and d(down) = (dy up)^T x.
     """
 
-    gates: Value
-    inputs: Value
-    before: Value
-    x: Value
+    def product(name: str, dy: Value, x: Value) -> Value:
+        return g.op("Gemm", dy, x, *(() if before is None else (before[name],)), transA=1)
+
+    if not factors:
+        return {name: product(name, dy, x)}
+    up, down = factor_names(name)
+    return {up: product(up, dy, g.op("Gemm", x, down, transB=1)), down: product(down, g.matmul(dy, up), x)}
 
 
-def lstm_gradients(g: GraphBuilder, trace: Trace, dy: Value, weights: Sequence[Value], size: int) -> LayerGradient:
+def lstm_gradients(
+    g: GraphBuilder, trace: Trace, dy: Value, layer: str, size: int, *, factors: bool
+) -> tuple[dict[str, Value], Value]:
     """Backpropagation through time of one layer. T: steps; B: batch; H: size.
 
-    dy: [T, B, H] the loss' gradient by the layer's output; weights: as in :func:`lstm`. What does not depend on the
-    step after is worked out for all steps at once; only the gradient's own recurrence walks through time.
+    dy: [T, B, H] the loss' gradient by the layer's output; layer: the name that its weights W, R, B begin with. What
+    does not depend on the step after is worked out for all steps at once; only the gradient's own recurrence walks
+    through time. Returns the gradients by the weights (factors: see :func:`matrix_gradients`), and by the input.
     """
-    w, r, _ = weights
+    w, r, b = (f"{layer}.{part}" for part in "WRB")
     batch, width = g.size(trace.x, 1), g.size(trace.x, 2)
     zero = g.expand(g.single(0.0), batch, size)
     candidate, squashed = trace.candidate, trace.squashed
@@ -134,7 +143,6 @@ def lstm_gradients(g: GraphBuilder, trace: Trace, dy: Value, weights: Sequence[V
         axis=2,
     )
     through_output = g.multiply(o, _tanh_slope(g, squashed))
-
     recurrent = recurrent_product(g, r, (4 * size, size), transposed=False)
 
     def retreat(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
@@ -148,7 +156,10 @@ def lstm_gradients(g: GraphBuilder, trace: Trace, dy: Value, weights: Sequence[V
     start = g.expand(g.single(0.0), batch, 4 * size)
     d_gates = g.scan([start, zero], [dy, through_output, slopes, f], retreat, reverse=True)[2]
     rows, before = g.reshape(trace.x, -1, width), g.reshape(y_before, -1, size)
-    return LayerGradient(g.reshape(d_gates, -1, 4 * size), rows, before, g.matmul(d_gates, w))
+    gates, dx = g.reshape(d_gates, -1, 4 * size), g.matmul(d_gates, w)
+    gradients = matrix_gradients(g, w, gates, rows, factors=factors)
+    gradients |= matrix_gradients(g, r, gates, before, factors=factors)
+    return gradients | {b: g.sum(gates, 0)}, dx
 
 
 def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:
@@ -190,13 +201,8 @@ def quantized_lstm(
     r, r_scale = g.quantized(f"{name}.R", lead=1)
     zero = g.constant([0], "int8")
     both = g.concat(g.unsqueeze(bias, 0), g.constant([[0.0] * (4 * size)], "float32"), axis=1)
-    y, h_next, c_next = g.ops(
-        "DynamicQuantizeLSTM",
-        3,
-        *(x, w, r, both, "", h, c, "", w_scale, zero, r_scale, zero),
-        hidden_size=size,
-        domain=MICROSOFT,
-    )
+    inputs = (x, w, r, both, "", h, c, "", w_scale, zero, r_scale, zero)
+    y, h_next, c_next = g.ops("DynamicQuantizeLSTM", 3, *inputs, hidden_size=size, domain=MICROSOFT)
     return g.squeeze(y, 1), h_next, c_next
 
 

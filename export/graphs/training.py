@@ -9,64 +9,40 @@ Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from device_sdk.bundle.architecture import Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.bundle.streaming import AnyArchitecture, StatelessPredictor, StreamingArchitecture
-from device_sdk.errors import ConfigurationError
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
-from export.graphs.joint import Joint, distinct_prefixes, lattice, matrix_gradients
-from export.graphs.lstm import Trace, lstm, lstm_gradients, traced_lstm
+from export.graphs.joint import Joint, distinct_prefixes, lattice
+from export.graphs.lstm import Trace, lstm, lstm_gradients, matrix_gradients, traced_lstm
 from export.graphs.streaming import stacked_frames, started
 
 EMBEDDING = "predictor.embedding"
 OUTPUT, OUTPUT_BIAS = "joiner.output.weight", "joiner.output.bias"
 
 
-def subset_training(architecture: AnyArchitecture, subset: Subset) -> bytes:
-    """The training graph of a subset of the parameters: nothing that its gradients do not need is in it."""
-    return training(
-        architecture, trainable(architecture, subset), frozen(architecture, subset), factors=subset == "adapters"
-    )
+def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
+    """The training graph of a subset of the parameters: nothing that its gradients do not need is in it.
 
-
-def training(
-    architecture: AnyArchitecture,
-    trainable: Collection[str] | None = None,
-    beneath: Frozen = Frozen(),
-    *,
-    factors: bool = False,
-) -> bytes:
-    """F: frames; M: mel bins; T: stacked frames; N: hypotheses; U: longest hypothesis; r: rank.
+    F: frames; M: mel bins; T: stacked frames; N: hypotheses; U: longest hypothesis; r: rank.
 
     Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0; lengths [N] int64;
     weights [N], costs [N], cost_scale [] float32; every parameter and constant that is read, by its name, float32.
     Outputs: negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every trainable parameter, float32.
 
-    trainable: parameters to return gradients for; ``None`` is all. What only others would need is left out. beneath:
-    layers that are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features, and
-    ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). A streaming encoder is outside, too: its
-    output [T, J], without the joiner's bias, is ``encoder_hidden``. factors: the trainable ones are matrices
-    [out, in], and the gradients are by factors beside them, ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further
-    inputs; the matrices that come in hold the factors' products already. Raises :class:`ConfigurationError` for an
-    unknown, frozen or empty choice.
+    Frozen layers are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features,
+    and ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). A streaming encoder is outside, too: its
+    output [T, J], without the joiner's bias, is ``encoder_hidden``. The gradients of ``adapters`` are by factors beside
+    the matrices [out, in], ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further inputs; the matrices that come in
+    hold the factors' products already.
     """
-    shapes = architecture.parameter_shapes()
-    wanted = frozenset(shapes if trainable is None else trainable)
-    if unknown := sorted(wanted - shapes.keys()):
-        raise ConfigurationError(f"trainable: found unknown {unknown[0]!r}, expected the architecture's names")
-    if both := sorted(wanted.intersection(beneath.parameters(architecture))):
-        raise ConfigurationError(f"trainable: found {both[0]!r}, which is frozen; expected parameters above it")
-    if not wanted:
-        raise ConfigurationError("trainable: found no parameter, expected at least one")
-
+    shapes, wanted = architecture.parameter_shapes(), frozenset(trainable(architecture, subset))
+    beneath, factors = frozen(architecture, subset), subset == "adapters"
     g = GraphBuilder(architecture)
-    tokens = g.input("tokens", ["N", "U"], INT64)
-    lengths = g.input("lengths", ["N"], INT64)
-    weights = g.input("weights", ["N"])
-    costs = g.input("costs", ["N"])
-    cost_scale = g.input("cost_scale", [])
+    tokens, lengths = g.input("tokens", ["N", "U"], INT64), g.input("lengths", ["N"], INT64)
+    weights, costs, cost_scale = g.input("weights", ["N"]), g.input("costs", ["N"]), g.input("cost_scale", [])
     for name, shape in (shapes | architecture.constant_shapes()).items():
         g.input(name, shape)
     given: dict[str, Shape] = dict(shapes)
@@ -76,7 +52,6 @@ def training(
             given |= {up: (out, "r"), down: ("r", width)}
             g.input(up, given[up])
             g.input(down, given[down])
-
     by_encoder = any(name.startswith(("encoder.", "joiner.encoder.")) for name in wanted)
     by_predictor = any(name.startswith(("predictor.", "joiner.predictor.")) for name in wanted)
 
@@ -259,12 +234,8 @@ def _stack_gradients(
     """Gradients of a stack's layers, the lowest of which is number ``first``, and of the stack's input."""
     gradients: dict[str, Value] = {}
     for place, trace in reversed(list(enumerate(traces, first))):
-        layer = f"{name}.{place}"
-        found = lstm_gradients(g, trace, dy, [f"{layer}.{part}" for part in "WRB"], _size(g, name))
-        gradients |= matrix_gradients(g, f"{layer}.W", found.gates, found.inputs, factors=factors)
-        gradients |= matrix_gradients(g, f"{layer}.R", found.gates, found.before, factors=factors)
-        gradients[f"{layer}.B"] = g.sum(found.gates, 0)
-        dy = found.x
+        found, dy = lstm_gradients(g, trace, dy, f"{name}.{place}", _size(g, name), factors=factors)
+        gradients |= found
     return gradients, dy
 
 

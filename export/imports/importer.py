@@ -16,7 +16,7 @@ from device_sdk.features.logmel import FeatureSettings
 from device_sdk.runtimes.onnxruntime import open_session, run
 from export.graphs.streaming import joiner as joiner_graph
 from export.graphs.streaming import predictor as predictor_graph
-from export.graphs.training import subset_training
+from export.graphs.training import training
 from export.imports.encoder import Encoder, adapt, family_of, packed_graph
 from export.imports.folder import Graph, SherpaFolder, open_folder
 from export.imports.heads import Joiner, Predictor, join, read_joiner, read_predictor
@@ -81,7 +81,7 @@ def _imported(folder: SherpaFolder) -> Imported:
         "encoder.int8.onnx": packed_graph(encoder, architecture, int8=True),
         "predictor.onnx": predictor_graph(architecture),
         "joiner.onnx": joiner_graph(architecture),
-        "training.output.onnx": subset_training(architecture, "output"),
+        "training.output.onnx": training(architecture, "output"),
     }
     return Imported(
         architecture, graphs, weights, piece_model(tokens, source), encoder.features, family, folder.encoder.metadata

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch.nn import functional
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
-from export.networks.rnnt import RNNT
+from export.networks.rnnt import RNNT, encoder_lstm, stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,6 @@ class ContextShape:
         """D."""
         return self.feature_size if self.feature_layers else self.bins * self.stack
 
-    def to_mapping(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 CPCS: dict[str, ContextShape] = {
     "tiny": ContextShape(feature_layers=2, feature_size=16, context_layers=1, context_size=24),
@@ -76,13 +72,6 @@ class Contrast:
         check_intervals("contrast", self, "[1, inf)", "steps")
         check_intervals("contrast", self, "[2, inf)", "candidates")
         check_intervals("contrast", self, "(0, inf)", "temperature")
-
-
-def stacked(features: Tensor, mean: Tensor, scale: Tensor, count: int) -> Tensor:
-    """[B, F, M] to [B, F // count, count * M], normalized by mean [M] and 1 / standard deviation [M]."""
-    kept = features.shape[1] // count
-    normalized = (features[:, : kept * count] - mean) * scale
-    return normalized.reshape(features.shape[0], kept, count * features.shape[2])
 
 
 def feature_layers(shape: ContextShape) -> nn.Sequential:
@@ -110,9 +99,8 @@ class CPC(nn.Module):
         self.register_buffer("scale", torch.ones(shape.bins))
         self.features = feature_layers(shape)
         self.encoder = nn.LSTM(shape.latent_size, shape.context_size, shape.context_layers, batch_first=True)
-        self.predictions = nn.ModuleList(
-            nn.Linear(shape.context_size, shape.latent_size) for _ in range(contrast.steps)
-        )
+        predictions = (nn.Linear(shape.context_size, shape.latent_size) for _ in range(contrast.steps))
+        self.predictions = nn.ModuleList(predictions)
 
     def latents(self, features: Tensor) -> Tensor:
         """Raw features [B, F, M] to z [B, T, D]."""
@@ -153,9 +141,8 @@ class CPC(nn.Module):
     def candidates(self, frames: Tensor, longest: int, generator: torch.Generator | None = None) -> Tensor:
         """Frames to choose from for each true one, [B, T, N] int64: itself first, then others of its utterance."""
         own = torch.arange(longest, device=frames.device)[None, :, None].expand(frames.shape[0], longest, 1)
-        draws = torch.rand(
-            (frames.shape[0], longest, self.contrast.candidates - 1), generator=generator, device=frames.device
-        )
+        size = (frames.shape[0], longest, self.contrast.candidates - 1)
+        draws = torch.rand(size, generator=generator, device=frames.device)
         length = frames[:, None, None]
         away = 1 + (draws * (length - 1)).long().clamp(max=(length - 2).clamp(min=0))
         return torch.cat([own, (own + away) % length], 2)
@@ -179,30 +166,11 @@ class ContextRNNT(RNNT):
         pieces: int = 2500,
         dropout: float = 0.0,
     ) -> None:
-        architecture = Architecture(
-            shape.context_layers,
-            shape.context_size,
-            predictor_layers,
-            predictor_size,
-            embedding_size,
-            joiner_size,
-            pieces,
-            shape.bins,
-            shape.stack,
-        )
-        super().__init__(architecture, dropout)
+        own = (predictor_layers, predictor_size, embedding_size, joiner_size, pieces)
+        super().__init__(Architecture(shape.context_layers, shape.context_size, *own, shape.bins, shape.stack), dropout)
         self.shape = shape
         self.features = feature_layers(shape)
-        self.encoder = nn.LSTM(
-            shape.latent_size,
-            shape.context_size,
-            shape.context_layers,
-            batch_first=True,
-            dropout=dropout if shape.context_layers > 1 else 0.0,
-        )
-
-    def stack(self, features: Tensor) -> Tensor:
-        return stacked(features, self.mean, self.scale, self.shape.stack)
+        self.encoder = encoder_lstm(shape.latent_size, shape.context_size, shape.context_layers, dropout)
 
     def hidden(self, stacked: Tensor) -> Tensor:
         output, _ = self.encoder(self.features(stacked))
@@ -225,20 +193,15 @@ def begin_encoder(network: RNNT, pretrained: CPC) -> None:
     Raises ConfigurationError where the encoders differ.
     """
     a = network.architecture
-    own = getattr(network, "shape", None) or ContextShape(
-        a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size
+    plain = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
+    expected, found = (  # without feature layers their size does not matter
+        asdict(shape) | ({} if shape.feature_layers else {"feature_size": 0})
+        for shape in (getattr(network, "shape", plain), pretrained.shape)
     )
-    comparable = (_effective(own), _effective(pretrained.shape))
-    if comparable[0] != comparable[1]:
-        raise ConfigurationError(f"encoder: found {comparable[1]} pre-trained, expected {comparable[0]}")
+    if found != expected:
+        raise ConfigurationError(f"encoder: found {found} pre-trained, expected {expected}")
     network.mean.copy_(pretrained.mean)
     network.scale.copy_(pretrained.scale)
     if isinstance(network, ContextRNNT):
         network.features.load_state_dict(pretrained.features.state_dict())
     network.encoder.load_state_dict(pretrained.encoder.state_dict())
-
-
-def _effective(shape: ContextShape) -> dict[str, Any]:
-    """Sizes that matter: without feature layers theirs does not."""
-    sizes = shape.to_mapping()
-    return sizes if shape.feature_layers else {**sizes, "feature_size": 0}

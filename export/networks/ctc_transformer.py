@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.nn import functional
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.checks import check_choice, check_intervals
 from device_sdk.errors import ConfigurationError
+from export.networks.language_model import Block
 
 _SHIFT_SECONDS = 0.01
 _UNITS_A_SECOND = 30.0
@@ -90,9 +91,6 @@ class CTCTransformerShape:
         if self.kernel % 2 == 0 or self.kernel < 1:
             raise ConfigurationError(f"ctc.kernel: found {self.kernel}, expected an odd number")
 
-    def to_mapping(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 CTC_TRANSFORMERS: dict[str, CTCTransformerShape] = {
     "tiny": CTCTransformerShape(size=32, feed_forward=64, layers=2, heads=2, dropout=0.0, layer_drop=0.0),
@@ -102,24 +100,17 @@ CTC_TRANSFORMERS: dict[str, CTCTransformerShape] = {
 """tiny is for tests, small learns on one CPU, paper has the 255 M parameters of Pelikan et al. 2023."""
 
 
-class _Layer(nn.Module):
+class _Layer(Block):
     """Self-attention and a two-layer perceptron, each with a residual connection."""
 
     def __init__(self, shape: CTCTransformerShape) -> None:
-        super().__init__()
-        self.heads, self.rate, self.before = shape.heads, shape.dropout, shape.norm == "pre"
-        self.attention_norm = nn.LayerNorm(shape.size)
-        self.projections = nn.Linear(shape.size, 3 * shape.size)
-        self.attention_output = nn.Linear(shape.size, shape.size)
-        self.feed_forward_norm = nn.LayerNorm(shape.size)
-        self.inner = nn.Linear(shape.size, shape.feed_forward)
-        self.outer = nn.Linear(shape.feed_forward, shape.size)
-        self.dropout = nn.Dropout(shape.dropout)
+        super().__init__(shape.size, shape.heads, shape.feed_forward, shape.dropout)
+        self.before = shape.norm == "pre"
         if self.before:
             for branch in (self.attention_output, self.outer):
                 nn.init.normal_(branch.weight, std=1.0 / math.sqrt(branch.in_features * 2 * shape.layers))
 
-    def forward(self, values: Tensor, heard: Tensor) -> Tensor:
+    def forward(self, values: Tensor, heard: Tensor) -> Tensor:  # type: ignore[override]
         """values: [B, T, D]; heard: [B, 1, 1, T] bool, frames to attend to."""
         if self.before:
             values = values + self.attend(self.attention_norm(values), heard)
@@ -127,13 +118,6 @@ class _Layer(nn.Module):
         values = self.attention_norm(values + self.attend(values, heard))
         normed: Tensor = self.feed_forward_norm(values + self.feed(values))
         return normed
-
-    def attend(self, values: Tensor, heard: Tensor) -> Tensor:
-        batch, length, size = values.shape
-        heads = self.projections(values).view(batch, length, 3, self.heads, size // self.heads).permute(2, 0, 3, 1, 4)
-        rate = self.rate if self.training else 0.0
-        attended = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], heard, dropout_p=rate)
-        return self.dropout(self.attention_output(attended.transpose(1, 2).reshape(batch, length, size)))
 
     def feed(self, values: Tensor) -> Tensor:
         return self.dropout(self.outer(self.dropout(functional.relu(self.inner(values)))))
@@ -149,9 +133,8 @@ class CTCTransformer(nn.Module):
     def __init__(self, shape: CTCTransformerShape) -> None:
         super().__init__()
         self.shape = shape
-        self.convolution = nn.Conv1d(
-            shape.mel_bins, 2 * shape.size, shape.kernel, shape.stride, padding=shape.kernel // 2
-        )
+        width, padding = 2 * shape.size, shape.kernel // 2
+        self.convolution = nn.Conv1d(shape.mel_bins, width, shape.kernel, shape.stride, padding)
         self.position_noise = PositionNoise(shape.stride * _SHIFT_SECONDS)
         self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.size) if shape.norm == "pre" else nn.Identity()

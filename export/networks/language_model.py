@@ -12,29 +12,32 @@ from export.networks.language_model_shape import LanguageModelShape
 class Block(nn.Module):
     """A causal, pre-norm Transformer block."""
 
-    def __init__(self, shape: LanguageModelShape) -> None:
+    def __init__(self, size: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
-        self.heads, self.rate = shape.heads, shape.dropout
-        self.attention_norm = nn.LayerNorm(shape.size)
-        self.projections = nn.Linear(shape.size, 3 * shape.size)
-        self.attention_output = nn.Linear(shape.size, shape.size)
-        self.feed_forward_norm = nn.LayerNorm(shape.size)
-        self.inner = nn.Linear(shape.size, shape.feed_forward)
-        self.outer = nn.Linear(shape.feed_forward, shape.size)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.heads, self.rate = heads, dropout
+        self.attention_norm = nn.LayerNorm(size)
+        self.projections = nn.Linear(size, 3 * size)
+        self.attention_output = nn.Linear(size, size)
+        self.feed_forward_norm = nn.LayerNorm(size)
+        self.inner = nn.Linear(size, feed_forward)
+        self.outer = nn.Linear(feed_forward, size)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, values: Tensor) -> Tensor:
-        batch, length, size = values.shape
-        projected = self.projections(self.attention_norm(values))
-        heads = projected.view(batch, length, 3, self.heads, size // self.heads).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(
-            heads[0], heads[1], heads[2], is_causal=True, dropout_p=self.rate if self.training else 0.0
-        )
-        attended = attended.transpose(1, 2).reshape(batch, length, size)
-        values = values + self.dropout(self.attention_output(attended))
+        values = values + self.attend(self.attention_norm(values))
         inner = functional.gelu(self.inner(self.feed_forward_norm(values)))
         result: Tensor = values + self.dropout(self.outer(inner))
         return result
+
+    def attend(self, values: Tensor, heard: Tensor | None = None) -> Tensor:
+        """heard: [B, 1, 1, T] bool, what to attend to; ``None`` is what came before."""
+        batch, length, size = values.shape
+        heads = self.projections(values).view(batch, length, 3, self.heads, size // self.heads).permute(2, 0, 3, 1, 4)
+        rate = self.rate if self.training else 0.0
+        attended = functional.scaled_dot_product_attention(
+            heads[0], heads[1], heads[2], heard, dropout_p=rate, is_causal=heard is None
+        )
+        return self.dropout(self.attention_output(attended.transpose(1, 2).reshape(batch, length, size)))
 
 
 class LanguageModel(nn.Module):
@@ -48,7 +51,9 @@ class LanguageModel(nn.Module):
         self.shape = shape
         self.embedding = nn.Parameter(torch.randn(shape.words + 1, shape.size) * shape.size**-0.5)
         self.positions = nn.Parameter(torch.randn(shape.positions, shape.size) * 0.1)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
+        self.blocks = nn.ModuleList(
+            Block(shape.size, shape.heads, shape.feed_forward, shape.dropout) for _ in range(shape.blocks)
+        )
         self.norm = nn.LayerNorm(shape.size)
         self.bias = nn.Parameter(torch.zeros(shape.words + 1))
         self.dropout = nn.Dropout(shape.dropout)

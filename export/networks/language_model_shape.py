@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
@@ -29,26 +29,19 @@ class LanguageModelShape:
         check_intervals("language_model", self, "[2, inf)", "positions")
         check_intervals("language_model", self, "[0, 1)", "dropout")
         if self.size % self.heads:
-            raise ConfigurationError(
-                f"language_model.size: found {self.size}, expected a multiple of heads, {self.heads}"
-            )
+            found = f"language_model.size: found {self.size}"
+            raise ConfigurationError(f"{found}, expected a multiple of heads, {self.heads}")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter by name; matrices are [outputs, inputs]."""
         size, inner = self.size, self.feed_forward
         shapes: dict[str, tuple[int, ...]] = {"embedding": (self.words + 1, size), "positions": (self.positions, size)}
+        matrices = {"projections": (3 * size, size), "attention_output": (size, size)}
+        matrices |= {"inner": (inner, size), "outer": (size, inner)}
         for block in range(self.blocks):
-            for name, (rows, columns) in {
-                "projections": (3 * size, size),
-                "attention_output": (size, size),
-                "inner": (inner, size),
-                "outer": (size, inner),
-            }.items():
+            for name, (rows, columns) in matrices.items():
                 shapes[f"blocks.{block}.{name}.weight"] = (rows, columns)
                 shapes[f"blocks.{block}.{name}.bias"] = (rows,)
             for name in ("attention_norm", "feed_forward_norm"):
                 shapes |= {f"blocks.{block}.{name}.weight": (size,), f"blocks.{block}.{name}.bias": (size,)}
         return {**shapes, "norm.weight": (size,), "norm.bias": (size,), "bias": (self.words + 1,)}
-
-    def to_mapping(self) -> dict[str, float]:
-        return asdict(self)

@@ -38,13 +38,7 @@ class RNNT(nn.Module):
         self.architecture = a
         self.register_buffer("mean", torch.zeros(a.mel_bins))
         self.register_buffer("scale", torch.ones(a.mel_bins))
-        self.encoder = nn.LSTM(
-            a.mel_bins * a.subsampling_factor,
-            a.encoder_size,
-            a.encoder_layers,
-            batch_first=True,
-            dropout=dropout if a.encoder_layers > 1 else 0.0,
-        )
+        self.encoder = encoder_lstm(a.mel_bins * a.subsampling_factor, a.encoder_size, a.encoder_layers, dropout)
         self.embedding = nn.Embedding(a.pieces, a.embedding_size)
         self.predictor = nn.LSTM(a.embedding_size, a.predictor_size, a.predictor_layers, batch_first=True)
         self.joiner_encoder = nn.Linear(a.encoder_size, a.joiner_size)
@@ -54,10 +48,7 @@ class RNNT(nn.Module):
 
     def stack(self, features: Tensor) -> Tensor:
         """Raw log-mel [B, F, M] to normalized, stacked input [B, T, K * M] with T = F // K."""
-        size = self.architecture.subsampling_factor
-        kept = features.shape[1] // size
-        normalized = (features - self.mean) * self.scale
-        return normalized[:, : kept * size].reshape(features.shape[0], kept, size * self.architecture.mel_bins)
+        return stacked(features, self.mean, self.scale, self.architecture.subsampling_factor)
 
     def hidden(self, stacked: Tensor) -> Tensor:
         """Stacked input [B, T, K * M] to the encoder's output [B, T, H]."""
@@ -108,10 +99,8 @@ class RNNT(nn.Module):
         """
         named = {public: _gradient(self.get_parameter(own)) for public, own in _PLAIN.items()}
         for name, own in self._lstms():
-            named |= {
-                f"{name}.{part}": _permute(_gradient(value), _TO_ONNX)
-                for part, value in zip("WRB", own[:3], strict=True)
-            }
+            for part, value in zip("WRB", own[:3], strict=True):
+                named[f"{name}.{part}"] = _permute(_gradient(value), _TO_ONNX)
         return {name: named[name].to(torch.float32).numpy().copy() for name in self.architecture.parameter_shapes()}
 
     @torch.no_grad()
@@ -135,6 +124,17 @@ class RNNT(nn.Module):
         for public, own_name in _PLAIN.items():
             self.get_parameter(own_name).copy_(given[public])
         return self
+
+
+def encoder_lstm(width: int, size: int, layers: int, dropout: float) -> nn.LSTM:
+    return nn.LSTM(width, size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+
+
+def stacked(features: Tensor, mean: Tensor, scale: Tensor, count: int) -> Tensor:
+    """[B, F, M] to [B, F // count, count * M], normalized by mean [M] and 1 / standard deviation [M]."""
+    kept = features.shape[1] // count
+    normalized = (features[:, : kept * count] - mean) * scale
+    return normalized.reshape(features.shape[0], kept, count * features.shape[2])
 
 
 _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

@@ -1,7 +1,5 @@
 """Writing bundles: same input, same bytes; never half of one; cards; runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

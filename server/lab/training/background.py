@@ -62,7 +62,7 @@ def run_language_model(
     out.mkdir(parents=True, exist_ok=True)
     (out / "language_model.onnx").write_bytes(graph)
     figures = {
-        "shape": shape.to_mapping(),
+        "shape": asdict(shape),
         "training": asdict(settings),
         "parameters": sum(value.numel() for value in model.parameters()),
         "bytes": len(graph),

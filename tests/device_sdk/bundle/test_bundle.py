@@ -1,7 +1,5 @@
 """Bundles: what is read, and that everything damaged is refused by name."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import io

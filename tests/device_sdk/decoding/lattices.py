@@ -1,7 +1,5 @@
 """A transducer with a random table of its own for every (frame, prefix), and the search over all of its alignments."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 

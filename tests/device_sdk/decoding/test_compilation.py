@@ -1,7 +1,5 @@
 """The search as native modules and as the Python they were made of."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Hotwords: the automaton beside a plain scan of texts, the boost as a part of scores, and a word that it mends."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

@@ -1,7 +1,5 @@
 """Hours of audio in one session, utterance by utterance."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Words that the user gave: which feedback gives them, how they are counted, kept and read back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

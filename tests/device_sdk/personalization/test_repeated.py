@@ -1,7 +1,5 @@
 """Requests that a user repeats: found by the device, and told what becomes of the repetition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Native kernels beside float64 arithmetic, beside onnxruntime, and where they must not be used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The streaming graphs on onnxruntime against the network in torch."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The training session's arguments: every wrong one is refused by name, and a run leaves its inputs alone."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

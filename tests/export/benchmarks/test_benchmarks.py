@@ -1,7 +1,5 @@
 """Every benchmark runs and gives finite figures; how quick they are is not asserted on a shared machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """An independent float64 reference of the training graph's loss: torch autograd through a plain lattice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -8,7 +8,7 @@ import torch
 
 from device_sdk.bundle.streaming import EncoderState, LstmPredictor, StatelessPredictor, StreamingArchitecture
 from device_sdk.runtimes.training import TrainingSession
-from export.graphs import subset_training
+from export.graphs import training
 
 PIECES, JOINER = 11, 10
 HYPOTHESES = ([3, 4, 5, 3, 9], [3, 4, 2], [], [1, 2], [7])
@@ -86,7 +86,7 @@ def test_gradients_are_torchs(predictor, activation) -> None:
         name: random.normal(0, 0.5, shape).astype(np.float32) for name, shape in sizes.parameter_shapes().items()
     }
     rows = random.normal(size=(7, JOINER)).astype(np.float32)
-    session = TrainingSession(graph=subset_training(sizes, "output"), architecture=sizes, beneath=Rows(rows))
+    session = TrainingSession(graph=training(sizes, "output"), architecture=sizes, beneath=Rows(rows))
     found = session.run(weights, np.zeros((28, 8), np.float32), HYPOTHESES, WEIGHTS, COSTS, SCALE)
 
     p = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}

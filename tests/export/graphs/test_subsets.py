@@ -1,7 +1,5 @@
 """Every subset's training graph under every objective, against float64 autograd on the same frozen layers."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -16,7 +14,7 @@ from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import BundleError
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, total
 from device_sdk.runtimes.training import FrozenLayers, TrainingSession
-from export.graphs import build_graphs, frozen_layers, subset_training, training
+from export.graphs import build_graphs, frozen_layers, training
 from tests.tiny import tiny_weights
 
 pytest.importorskip("torch")
@@ -48,7 +46,7 @@ def test_inputs_are_in_the_canonical_order(subset: Subset) -> None:
     architecture = ARCHITECTURES[0]
     names = list(architecture.parameter_shapes() | architecture.constant_shapes())
     factors = [each for name in trainable(architecture, "adapters") for each in factor_names(name)]
-    graph = subset_training(architecture, subset)
+    graph = training(architecture, subset)
     assert len(graph) < len(training(architecture)) or subset in ("whole", "adapters")  # what others need is left out
     inputs = [each.name for each in onnx.load_from_string(graph).graph.input]
     for order in (names, factors):
@@ -60,7 +58,7 @@ def test_inputs_are_in_the_canonical_order(subset: Subset) -> None:
 def session(architecture: Architecture, subset: Subset) -> tuple[TrainingSession, Recorded | None]:
     layers = frozen(architecture, subset)
     beneath = Recorded(frozen_layers(architecture, layers), "test", architecture, layers) if layers else None
-    graph = subset_training(architecture, subset)
+    graph = training(architecture, subset)
     return TrainingSession(graph=graph, architecture=architecture, beneath=beneath), beneath
 
 
@@ -142,7 +140,7 @@ def test_what_is_frozen_is_no_part_of_the_graph(subset: Subset, layers: Frozen) 
     assert beneath is not None
     assert not set(layers.parameters(architecture)) & set(run._inputs)
     assert "features" not in run._inputs and set(beneath.outputs) <= set(run._inputs)
-    kinds = [node.op_type for node in onnx.load_from_string(subset_training(architecture, subset)).graph.node]
+    kinds = [node.op_type for node in onnx.load_from_string(training(architecture, subset)).graph.node]
     assert subset != "joint" or (kinds.count("Scan") == 4 and "LSTM" not in kinds)  # the joint's two, the lattice's two
     assert set(run.trainable) | set(layers.parameters(architecture)) == set(architecture.parameter_shapes())
 

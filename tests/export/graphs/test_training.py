@@ -1,7 +1,5 @@
 """The training graph against float64 autograd, finite differences and its own promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -12,8 +10,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import PRESETS, Architecture, Frozen
-from device_sdk.errors import ConfigurationError
+from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.runtimes.onnxruntime import open_session
 from device_sdk.runtimes.training import TrainingSession
 from export.graphs import build_graphs, training
@@ -128,19 +125,6 @@ def test_expected_cost_by_finite_differences_of_itself(seed: int) -> None:
 
     step = 1e-4
     assert slope == pytest.approx((expected(step) - expected(-step)) / (2 * step), rel=1e-3, abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("names", "beneath", "message"),
-    [
-        (["encoder.9.W"], Frozen(), "unknown 'encoder.9.W'"),
-        ([], Frozen(), "found no"),
-        (["encoder.0.W", "joiner.output.bias"], Frozen(1), r"found 'encoder\.0\.W', which is frozen"),
-    ],
-)
-def test_a_wrong_choice_of_parameters_is_refused(names: list[str], beneath: Frozen, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        training(TINY, names, beneath)
 
 
 def test_the_same_graph_has_the_same_bytes() -> None:

@@ -3,8 +3,6 @@
 The interpreter is chosen when Triton is loaded, so those tests run in a process of their own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
