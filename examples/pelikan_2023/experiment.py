@@ -122,7 +122,7 @@ class Experiment:
         return Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
 
     def task(self, norm: str) -> SpeechCTC:
-        shape = replace(self.scale.shape, norm=norm)
+        shape = replace(self.scale.shape, norm=norm)  # type: ignore[arg-type]
         return network(shape, ALPHABETS["en"], DATA)
 
     def seed_model(self, norm: str, share: float) -> Arrays:
