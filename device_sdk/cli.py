@@ -64,10 +64,8 @@ def missing_extra(what: str, error: ModuleNotFoundError) -> IdiolectError | Modu
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code; errors raised on purpose, and files that cannot be read or
-    written, become one line on standard error.
-
-    With IDIOLECT_DEBUG set, they keep their traceback."""
+    """Runs the program and returns its exit code; errors raised on purpose, and files that cannot be read or written,
+    become one line on standard error. With IDIOLECT_DEBUG set, they keep their traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(words)

@@ -168,8 +168,7 @@ class Device:
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> Result:
         """The n-best list of a whole utterance; arguments as of ``Recognizer.recognize``."""
-        open_session = partial(self.session, mix_down=mix_down, hotwords=hotwords)
-        return recognize_whole(open_session, audio, sample_rate)
+        return recognize_whole(partial(self.session, mix_down=mix_down, hotwords=hotwords), audio, sample_rate)
 
     def feedback(self, utterance: Result | str, signal: Signal) -> None:
         """What the app saw its user do with a result, which it names by itself or by its ``utterance_id``.
@@ -400,8 +399,7 @@ class Device:
                 if student.steps or student.start is not None:
                     base = base.with_weights(student.weights, f"{base.version}+{student.steps}")
                 transducer = self.settings.engine().transducer(base)
-                recognizer = Recognizer(base, self.settings.decoding, self._rescore, transducer=transducer)
-                self._loaded = student, recognizer
+                self._loaded = student, Recognizer(base, self.settings.decoding, self._rescore, transducer=transducer)
             offset = self._counting.offset()
             return self._loaded[1] if offset is None else self._loaded[1].with_offset(offset)
 

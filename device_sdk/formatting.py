@@ -355,6 +355,5 @@ def webvtt(subtitles: Iterable[Cue]) -> str:
 
 
 def _clock(seconds: float, point: str) -> str:
-    milliseconds = round(seconds * 1_000)
-    minutes, rest = divmod(milliseconds, 60_000)
+    minutes, rest = divmod(round(seconds * 1_000), 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1_000:02d}{point}{rest % 1_000:03d}"

@@ -305,8 +305,7 @@ class ModelState:
 
 def with_published(bundle: Bundle, published: records.Published) -> Bundle:
     """The bundle with a published model's weights. BundleError: they do not fit."""
-    source = f"model {published.version}"
-    return bundle.with_weights(weight_files.read(published.content, source), published.version)
+    return bundle.with_weights(weight_files.read(published.content, f"model {published.version}"), published.version)
 
 
 def _with_teacher(student: Student, published: records.Published | None, bundle: Bundle) -> Student:

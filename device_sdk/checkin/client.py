@@ -108,8 +108,7 @@ class Client:
 
     def send_stage(self, identity: Identity, round_id: str, stage: Stage, message: Message) -> StageReceipt:
         """Sends one message of secure aggregation."""
-        path = f"/v1/rounds/{round_id}/aggregation/{stage}"
-        return self._message(StageReceipt, path, message, identity, round_id)
+        return self._message(StageReceipt, f"/v1/rounds/{round_id}/aggregation/{stage}", message, identity, round_id)
 
     def wait(self, failures: int, asked: float = 0.0) -> None:
         """Before the next try: longer each time, spread out, and never shorter than was asked for, in seconds."""

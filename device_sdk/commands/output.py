@@ -62,7 +62,6 @@ def deliver(
     folders: bool = False,
 ) -> bool:
     """Write a command's outcome as JSON to ``output``, where given, print it where asked to; whether it was printed.
-
     Raises DataError where the file cannot be written."""
     text = json.dumps(document, indent=2, ensure_ascii=ascii_only)
     if output is not None:

@@ -17,11 +17,9 @@ def holds_password(database: str) -> bool:
 
 def keep_from_process_list(secrets: Mapping[str, tuple[str, str | None]]) -> None:
     """Start this program anew, as the same process, with these options in its environment instead of its command line;
-    its own children then inherit neither. Does nothing where none was given as an option.
-
-    secrets: option -> (environment variable that the option is read from too, value; None where there is none)."""
-    values = {option: value for option, (_, value) in secrets.items() if value}
-    kept = without(sys.orig_argv[1:], values)
+    its own children then inherit neither. Does nothing where none was given as an option. secrets: option ->
+    (environment variable that the option is read from too, value; None where there is none)."""
+    kept = without(sys.orig_argv[1:], {option: value for option, (_, value) in secrets.items() if value})
     if kept == sys.orig_argv[1:] or sys.platform == "win32":  # there a program cannot be replaced
         return
     environment = dict(os.environ) | {variable: value for variable, value in secrets.values() if value}

@@ -134,7 +134,6 @@ def _exactly(stream: IO[bytes], size: int, consumed: bytearray) -> bytes:
 
 def microphone(device: str | None, seconds: float) -> Iterator[NDArray[np.float32]]:
     """What the microphone hears, [S] float32 at 16 kHz, in pieces of ``seconds``, until the program is interrupted.
-
     device: its number or part of its name; None is the system's own. Raises :class:`MissingExtraError` where the extra
     or PortAudio is missing, :class:`AudioError` where there is no such microphone."""
     sounddevice = _sounddevice()

@@ -46,10 +46,9 @@ def open_device(
     options: Options | None = None,
     plain_http: bool = False,
 ) -> Device:
-    """The device of a state folder. new: one is made where there is none. options: how it decodes.
-
-    What it hears waits there for corrections, as every command is a process of its own, if its user agrees ("keeping").
-    Raises StateError: there is no state, or no key for it."""
+    """The device of a state folder. new: one is made where there is none. options: how it decodes. What it hears waits
+    there for corrections, as every command is a process of its own, if its user agrees ("keeping"). Raises StateError:
+    there is no state, or no key for it."""
     from device_sdk.bundle import Bundle
     from device_sdk.device import Device
     from device_sdk.settings import DeviceSettings
@@ -65,10 +64,9 @@ def open_device(
 
 
 def state_key(key_file: Path | None, *, exists: bool) -> bytes:
-    """The key that a state is, or is to be, sealed with. exists: whether there is something that it seals.
-
-    Where there is nothing yet, a key file that is not there is made, readable by its user alone, and standard error
-    says so. Raises StateError: no key where one is needed, or no hexadecimal digits."""
+    """The key that a state is, or is to be, sealed with. exists: whether there is something that it seals. Where there
+    is nothing yet, a key file that is not there is made, readable by its user alone, and standard error says so. Raises
+    StateError: no key where one is needed, or no hexadecimal digits."""
     given = os.environ.get(KEY_VARIABLE)
     if key_file is None and given is not None:
         return _read_key(given, KEY_VARIABLE)

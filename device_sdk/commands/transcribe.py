@@ -191,8 +191,7 @@ class _Showing:
         from device_sdk.commands.printing import print_result
 
         if self.tables:
-            heading = self.heading(f"{name} at {result.offset:.2f} s", result)
-            print_result(console, heading, result, self.format_text)
+            print_result(console, self.heading(f"{name} at {result.offset:.2f} s", result), result, self.format_text)
         else:
             print(self.line("", result), flush=True)
 

@@ -26,10 +26,8 @@ FILE_BLOCK = 2.4  # s that files are decoded in where nobody watches partials: a
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a command decodes: what a process needs to know to open a recognizer of its own.
-
-    block_seconds: of :class:`~device_sdk.decoding.DecodingSettings`; None for what it is there. device: hears instead.
-    """
+    """How a command decodes: what a process needs to know to open a recognizer of its own. block_seconds: of
+    :class:`~device_sdk.decoding.DecodingSettings`; None for what it is there. device: hears instead."""
 
     bundle: Path | None
     beam: int
@@ -87,9 +85,8 @@ def _built(hotwords: tuple[Hotword, ...]) -> Hotwords:
 
 
 def read_hotwords(path: Path | None) -> tuple[Hotword, ...]:
-    """The phrases of a text file, one a line: ``phrase | other spelling :boost`` in nats. # begins a comment.
-
-    Raises :class:`ConfigurationError` that names the line."""
+    """The phrases of a text file, one a line: ``phrase | other spelling :boost`` in nats. # begins a comment. Raises
+    :class:`ConfigurationError` that names the line."""
     from device_sdk.decoding.hotwords import DEFAULT_BOOST, Hotword
 
     if path is None:
@@ -119,9 +116,8 @@ def read_and_decode(
     chunk: float = FILE_BLOCK,
     told: Callable[[Partial, float], object] = lambda partial, offset: None,
 ) -> Heard:
-    """What is said in a file, utterance by utterance. Raises :class:`AudioError`.
-
-    chunk: seconds to feed at a time. told: of every partial, and when its utterance began."""
+    """What is said in a file, utterance by utterance. Raises :class:`AudioError`. chunk: seconds to feed at a time.
+    told: of every partial, and when its utterance began."""
     from device_sdk.audio import SAMPLE_RATE, read_audio
     from device_sdk.hypothesis import Partial
 
@@ -137,18 +133,16 @@ def read_and_decode(
 
 
 def decode_files(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tuple[Path, Heard | AudioError]]:
-    """Every file with its result, or why it has none, in the order given, as they become ready.
-
-    A file that makes its process crash is such an error too, and the others go on. Whoever ends this early, as Ctrl-C
-    does, ends the processes."""
+    """Every file with its result, or why it has none, in the order given, as they become ready. A file that makes its
+    process crash is such an error too, and the others go on. Whoever ends this early, as Ctrl-C does, ends the
+    processes."""
     context = multiprocessing.get_context("spawn")  # threads of libraries do not survive a fork
     others = set(multiprocessing.active_children())
     left = list(paths)
     crashed = False
     while left:
         batch = left[:1] if crashed else left
-        workers = min(jobs, len(batch))
-        with ProcessPoolExecutor(workers, context, _open, (options,)) as pool:
+        with ProcessPoolExecutor(min(jobs, len(batch)), context, _open, (options,)) as pool:
             try:
                 with _uninterrupted():
                     futures = [pool.submit(_decode, path) for path in batch]

@@ -199,8 +199,7 @@ class Spellings:
 
 def write_phrases(text: str, spellings: Spellings) -> str:
     """A text with the phrases in place of their spellings."""
-    words = text.split()
-    return " ".join(word for _, _, phrase in _read(words, spellings) for word in phrase)
+    return " ".join(word for _, _, phrase in _read(text.split(), spellings) for word in phrase)
 
 
 def write_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]:

@@ -131,8 +131,7 @@ def _ended(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -
     if not missing:
         return stream
     silence = np.full((missing, stream.waiting.shape[1]), SILENCE, np.float32)
-    ended = _decode(stream, stream.remainder, silence, transducer, decoding)
-    return replace(ended, features=stream.features)
+    return replace(_decode(stream, stream.remainder, silence, transducer, decoding), features=stream.features)
 
 
 def decoded(

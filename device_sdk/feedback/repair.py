@@ -37,8 +37,7 @@ def repair(
     come from better entries and need smaller changes."""
     columns = [_repairs(text, truth, lexicon) for text in texts[:bases] if slot_cost(text, truth, lexicon)]
     rows = chain.from_iterable(zip_longest(*columns))
-    unique = dict.fromkeys(text for text in rows if text is not None and text not in texts)
-    return tuple(unique)[:limit]
+    return tuple(dict.fromkeys(text for text in rows if text is not None and text not in texts))[:limit]
 
 
 def _repairs(text: str, truth: Mapping[str, str], lexicon: SlotLexicon) -> list[str]:

@@ -277,8 +277,7 @@ class Judge:
         if self._costs(example, local.texts) is None:
             return self._unconfirmed(student, example, local)
         published = self._published.hear(self._weights, example)[0]
-        seen = compare(example, local, published, published, self._costs)
-        self.watch = watch_one(self.watch, seen, self._settings)
+        self.watch = watch_one(self.watch, compare(example, local, published, published, self._costs), self._settings)
         if (why := harm(self.watch, self._settings)) is not None:
             proven, self.proven = self.proven, None  # it has not proven good enough
             return self._fall_back(student, proven, why)
@@ -290,8 +289,7 @@ class Judge:
     def _unconfirmed(self, student: Student, example: Example, local: Heard) -> _Fallen | None:
         """What no feedback confirmed is no evidence against the proven model, but may be against what came of it."""
         heard, score = self._standard(example)
-        seen = compare(example, local, heard, heard, self._costs)
-        self.watch = watch_one(self.watch, seen, self._settings)
+        self.watch = watch_one(self.watch, compare(example, local, heard, heard, self._costs), self._settings)
         said, own = local.tokens[int(np.argmax(local.scores))], heard.tokens[0]
         likelier, usual = score([said, own]).tolist()
         self._readings.append(Reading(len(said), len(own), likelier - usual))

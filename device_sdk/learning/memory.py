@@ -104,8 +104,7 @@ class Recent:
         self._expire()
         self._examples[example.utterance_id] = replace(example, heard=self._clock())
         self._last = example.utterance_id
-        loose = [key for key, each in self._examples.items() if each.kept is None]
-        for key in loose[: -self._capacity]:
+        for key in [key for key, each in self._examples.items() if each.kept is None][: -self._capacity]:
             self._drop(key)
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:

@@ -18,8 +18,7 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
         return 0.0
     upper = _normal_cdf(ratio / 2 - epsilon / ratio)
     # e^epsilon times a tail that underflows: add logarithms instead of multiplying.
-    lower = math.exp(epsilon + _log_normal_cdf(-ratio / 2 - epsilon / ratio))
-    return max(0.0, upper - lower)
+    return max(0.0, upper - math.exp(epsilon + _log_normal_cdf(-ratio / 2 - epsilon / ratio)))
 
 
 def gaussian_epsilon(ratio: float, delta: float) -> float:

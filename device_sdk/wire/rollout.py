@@ -17,8 +17,7 @@ Arm = Literal["rollout", "control", "rest"]
 
 def place(device_id: str, version: str) -> float:
     """u in [0, 1)."""
-    digest = sha256(f"{version} {device_id}".encode()).digest()
-    return int.from_bytes(digest[:6], "big") / (1 << 48)
+    return int.from_bytes(sha256(f"{version} {device_id}".encode()).digest()[:6], "big") / (1 << 48)
 
 
 def millionths(share: float) -> int:

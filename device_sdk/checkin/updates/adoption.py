@@ -173,8 +173,7 @@ def fetch(client: Client, model_state: ModelState, target: Target, base: Bundle)
     partial, seconds = Partial(model_state.store), _PATIENCE + target.length / _SLOWEST
     if partial.path != path:
         try:
-            short = f"{path}/from/{quote(base.version, safe='')}"
-            packed = client.download(short, target.length, seconds, partial)
+            packed = client.download(f"{path}/from/{quote(base.version, safe='')}", target.length, seconds, partial)
             content = difference.apply(base.weights, packed, target.length)
         except (Refused, ProtocolError):
             content = b""
