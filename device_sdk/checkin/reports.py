@@ -22,7 +22,7 @@ from device_sdk.personalization.given import commonest, to_bytes
 from device_sdk.privacy.contributions import bounded_counts, locally_noised, reported_words, unbounded_counts
 from device_sdk.privacy.spending import Plan, stream_of
 from device_sdk.state import records
-from device_sdk.state.outbox import Kind, Outgoing, keep, one_by_one, release
+from device_sdk.state.outbox import Kind, Outgoing, keep, release, waiting
 from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan, MarginalPlan, MarginalReport, WordPlan, WordReport
 
@@ -65,7 +65,7 @@ def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outg
     one transaction too. CheckInError: the server was not reached, or something else answered; what was not acknowledged
     stays."""
     sent: list[Sent] = []
-    for outgoing in one_by_one(store, who.server):
+    for outgoing in waiting(store, who.server):
         done = Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, len(outgoing.body))
         try:
             done = replace(done, duplicate=client.report(who, outgoing).duplicate)

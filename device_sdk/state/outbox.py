@@ -33,12 +33,7 @@ def keep(store: Store, report: Outgoing) -> None:
     store.put("outbox", report.report_id, len(text).to_bytes(4, "big") + text + report.body + report.restore)
 
 
-def waiting(store: Store, server: str) -> list[Outgoing]:
-    """Reports for ``server`` not yet acknowledged, oldest first."""
-    return list(one_by_one(store, server))
-
-
-def one_by_one(store: Store, server: str) -> Iterator[Outgoing]:
+def waiting(store: Store, server: str) -> Iterator[Outgoing]:
     """Reports that wait, oldest first, each read when its turn comes: one discarded by then is not among them."""
     for name in store.names("outbox"):
         content = store.get("outbox", name)

@@ -13,7 +13,7 @@ from device_sdk import Bundle, ConfigurationError, Corrected, Device, DeviceSett
 from device_sdk.consent import STREAMS, Consent, Stream, from_bytes, to_bytes
 from device_sdk.learning import StepSettings
 from device_sdk.state import Store
-from device_sdk.state.outbox import Outgoing, discard, keep, one_by_one
+from device_sdk.state.outbox import Outgoing, discard, keep, waiting
 from tests.device_sdk.devices import KEY, LIGHT, quick, tell
 from tests.signals import noise
 
@@ -119,7 +119,7 @@ def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> 
     with closing(Store(tmp_path, KEY)) as store:
         for number, kind in enumerate(("marginals", "deltas", "marginals")):
             keep(store, Outgoing(f"{number:032x}", SERVER, kind, "r1", b"body"))  # type: ignore[arg-type]
-        under_way = one_by_one(store, SERVER)
+        under_way = waiting(store, SERVER)
         assert next(under_way).report_id == f"{0:032x}"
         assert discard(store, "marginals") == 2
         assert [report.kind for report in under_way] == ["deltas"], "a check-in under way sends no more of it"

@@ -85,12 +85,10 @@ def test_three_devices_add_up_their_counts(
         return true_mask(participant, deliveries, vector)
 
     monkeypatch.setattr(aggregation, "mask", noting)
-    heard_of = [pending(device) for device in three]
-    assert all(heard_of)
+    assert all(map(pending, three))
     round_id = open_round(server)
     with Tap(server.url, tmp_path / "tap") as tap:
-        reports = until_sent(three, tap.url)
-        for device, report in zip(three, reports, strict=True):
+        for device, report in zip(three, until_sent(three, tap.url), strict=True):
             (sent,) = report.sent
             assert (sent.round_id, sent.kind, sent.refused) == (round_id, "marginals", None)
             assert pending(device) == 0
@@ -102,8 +100,7 @@ def test_three_devices_add_up_their_counts(
     deviation = float(np.sqrt(3 * share_variance(PLAN)))
     assert len(vectors) == 3
     total = np.sum(vectors, axis=0)
-    words = three[0].base.words
-    assert abs(total[words.id("light")] - 3 * FIXED_POINT) < 6 * deviation
+    assert abs(total[three[0].base.words.id("light")] - 3 * FIXED_POINT) < 6 * deviation
     with closing(sqlite3.connect(tmp_path / "server/server.db")) as database:
         ((counts,),) = database.execute("SELECT counts FROM releases WHERE round_id = ?", (round_id,))
     assert np.frombuffer(counts, "<i8").tolist() == total.tolist()

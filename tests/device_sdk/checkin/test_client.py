@@ -202,13 +202,13 @@ def test_mode_paper_sends_every_count_so_far(store: Store, who: identity.Identit
     def counts(round_id: str, pending: list[float]) -> tuple[dict[int, int], MarginalCache]:
         offer = OFFER.model_copy(update={"round_id": round_id})
         after = enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending))
-        return MarginalReport.model_validate_json(waiting(store, URL)[-1].body).counts, after
+        return MarginalReport.model_validate_json([*waiting(store, URL)][-1].body).counts, after
 
     assert counts("round-1", [0.0, 3.0, 0.5])[0] == {1: 768, 2: 128}
     second, after = counts("round-2", [30.0, 1.0, 0.0])
     assert second == {0: 7680, 1: 1024, 2: 128}
     assert after.pending.sum() == 0
-    back = restored_counts(store, after, waiting(store, URL)[-1])
+    back = restored_counts(store, after, [*waiting(store, URL)][-1])
     np.testing.assert_array_equal(back.pending, [30.0, 1.0, 0.0])
     assert counts("round-3", back.pending.tolist())[0] == second
     assert records.read_reported(store, "another list", 3).sum() == 0
@@ -219,7 +219,7 @@ def test_mode_paper_sends_every_count_so_far(store: Store, who: identity.Identit
 def test_nothing_to_say_sends_nothing(store: Store, who: identity.Identity) -> None:
     before = cache([0.0, 0.0])
     assert enqueue_marginals(store, who, OFFER, MarginalPlan(), OfferBounds(), before) is before
-    assert waiting(store, URL) == [] and has_reported(store, who, "round-1", "marginals")
+    assert [*waiting(store, URL)] == [] and has_reported(store, who, "round-1", "marginals")
 
 
 def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store, who: identity.Identity) -> None:
@@ -242,11 +242,9 @@ def test_the_delta_is_drawn_once(store: Store, who: identity.Identity) -> None:
     size = int.from_bytes(first.body[:8], "little")
     header = DeltaHeader.model_validate_json(json.loads(first.body[8 : 8 + size])["__metadata__"]["header"])
     assert (header.report_id, header.utterances, header.model_version) == (first.report_id, 7, "m1")
-    tensors = load(first.body)
-    assert {name: array.shape for name, array in tensors.items()} == {"a": (2, 2), "b": (4,)}
+    assert {name: array.shape for name, array in load(first.body).items()} == {"a": (2, 2), "b": (4,)}
     enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), OfferBounds(), delta, 7)
-    plain = load(waiting(store, URL)[1].body)
-    np.testing.assert_allclose(plain["b"], 0.5 / np.sqrt(8), rtol=1e-6)
+    np.testing.assert_allclose(load([*waiting(store, URL)][1].body)["b"], 0.5 / np.sqrt(8), rtol=1e-6)
 
 
 def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, who: identity.Identity) -> None:
@@ -261,7 +259,7 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, wh
     server = Answers(httpx.Response(404, text="<html>"))
     with pytest.raises(Refused, match="404, without a reason"):  # not the server's own words: nothing is settled
         flush(server.client(), store, who, take_back)
-    assert len(waiting(store, URL)) == 4
+    assert len([*waiting(store, URL)]) == 4
     server = Answers(receipt("one"), problem(410), problem(401, "unknown_device"))
     with pytest.raises(Refused, match="unknown_device"):
         flush(server.client(), store, who, take_back)
@@ -274,10 +272,10 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, wh
     (sent,) = flush(Answers(receipt("four")).client(), store, who, take_back)
     assert (sent.report_id, sent.duplicate, sent.refused, sent.size) == ("four", False, None, 4)
     assert records.read_number(store, "marginals_sent") == 3
-    assert waiting(store, URL) == []
+    assert [*waiting(store, URL)] == []
     store.put("outbox", "bad", b"\x00\x00\x00\x09{")
     with pytest.raises(StateError, match="outbox/bad"):
-        waiting(store, URL)
+        next(waiting(store, URL))
 
 
 def published(values: list[float], digest: str = "digest") -> Marginals:

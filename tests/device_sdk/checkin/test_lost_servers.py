@@ -62,8 +62,7 @@ def test_a_device_comes_back_to_a_server_that_lost_everything(
         with LiveServer(tmp_path / "first", tiny_bundle.path, database=databases[0]) as server, httpx.Client() as http:
             lost = Operator(http, server.url).open(marginals={})
             taught(device)
-            before = device.check_in(server.url, ENROLMENT)
-            assert [sent.refused for sent in before.sent] == [None]
+            assert [sent.refused for sent in device.check_in(server.url, ENROLMENT).sent] == [None]
             taught(device, 2)
             Operator(http, server.url).close(lost)
             waits = Operator(http, server.url).open(marginals={})

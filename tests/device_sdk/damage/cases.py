@@ -163,7 +163,7 @@ def _state(ground: Ground, rng: Generator) -> None:
         device.learned()
         device.feedback(result, LIGHT)
         identity.load(device._store, SERVER)
-        list(outbox.one_by_one(device._store, SERVER))
+        list(outbox.waiting(device._store, SERVER))
         if rng.random() < 0.3:
             device.learn()
     Device.open(state, KEY, ground.bundle, SETTINGS).close()  # what it wrote can be read

@@ -87,8 +87,7 @@ class Hostile:
             return checked_in(self.bundle, self.offer)
         if request.path.startswith("/v1/rounds/"):
             report = request.body if request.body.startswith(b"{") else _header(request.body)
-            found = json.loads(report).get("report_id", "none")
-            return json.dumps({"version": 1, "report_id": found}).encode()
+            return json.dumps({"version": 1, "report_id": json.loads(report).get("report_id", "none")}).encode()
         return b"{}"
 
 
@@ -179,5 +178,4 @@ def _read(line: socket.socket) -> Request | None:
 
 
 def _header(body: bytes) -> str:
-    size = int.from_bytes(body[:8], "little")
-    return str(json.loads(body[8 : 8 + size])["__metadata__"]["header"])
+    return str(json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])["__metadata__"]["header"])

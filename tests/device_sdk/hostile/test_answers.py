@@ -159,7 +159,7 @@ def test_a_server_that_never_reads_ends_with_the_time_of_the_exchange(tmp_path: 
         client.slowest = 1 << 30  # bytes a second, which an upload's time is reckoned with
         call = Call(lambda: device.check_in(client))
         assert call.over(9.0) and isinstance(call.error, CheckInError)
-        assert len(outbox.waiting(device._store, url)) == 1
+        assert len(list(outbox.waiting(device._store, url))) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from urllib.parse import quote, unquote_to_bytes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ENCODINGS", "Canary", "Needles", "layers", "numbers", "text", "tokens"]
-
 CHARSETS = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 FLOATS = ("<f4", ">f4", "<f8", "<f2")
 INTEGERS = ("<i8", "<i4", "<i2", "<u1", ">i4", ">i8")
@@ -93,8 +91,7 @@ class Needles:
             for form, content in canary.forms.items():
                 start = int.from_bytes(content[:4], "little")
                 self._by_start.setdefault(start, []).append((content, f"{canary.name} as {form}"))
-        starts = np.array(list(self._by_start), np.uint32)
-        self._table[_hashed(starts)] = True
+        self._table[_hashed(np.array(list(self._by_start), np.uint32))] = True
 
     def found(self, content: bytes) -> set[str]:
         """What of it stands in ``content`` or in anything packed in it: "canary as form (in layer)"."""
@@ -129,15 +126,17 @@ def layers(content: bytes, depth: int = 0) -> Iterator[tuple[str, bytes]]:
 
 
 def _inflated(content: bytes) -> Iterator[bytes]:
-    for magic, bits in ((rb"\x1f\x8b\x08", 31), (rb"\x78[\x01\x5e\x9c\xda]", 15)):
-        for match in re.finditer(magic, content):
-            decompressor = zlib.decompressobj(bits)
-            try:
-                found = decompressor.decompress(memoryview(content)[match.start() :], 1 << 26)
-            except zlib.error:
-                continue
-            if len(found) >= 8:
-                yield found
+    places = [(each.start(), 31) for each in re.finditer(rb"\x1f\x8b\x08", content)]
+    places += [(each.start(), 15) for each in re.finditer(rb"\x78[\x01\x5e\x9c\xda]", content)]
+    for member in re.finditer(rb"PK\x03\x04.{22}(..)(..)", content, re.DOTALL):  # of a zip, behind its name and extras
+        places.append((member.end() + sum(int.from_bytes(size, "little") for size in member.groups()), -15))
+    for start, bits in places:
+        try:
+            found = zlib.decompressobj(bits).decompress(memoryview(content)[start:], 1 << 26)
+        except zlib.error:
+            continue
+        if len(found) >= 8:
+            yield found
 
 
 def _base64(content: bytes) -> Iterator[bytes]:

@@ -27,8 +27,7 @@ class Group:
         self.names = tuple(self.parties)
         self.roster = roster_of(self.parties)
         self.shared = shared(self.parties, self.roster)
-        vectors = {name: np.arange(5, dtype=np.int64) for name in self.names}
-        self.masked = masked(self.shared, vectors)
+        self.masked = masked(self.shared, {name: np.arange(5, dtype=np.int64) for name in self.names})
 
     def agreed(self, name: str, survivors: tuple[str, ...]) -> Participant:
         return agree(self.masked[name], self.parties[name].identity, survivors)
@@ -48,10 +47,8 @@ def group() -> Group:
 
 
 def test_every_stage_again_is_the_same_answer(group: Group) -> None:
-    again = share(group.shared[ME], group.roster)
-    assert again == group.shared[ME]
-    dealt = deliveries(group.shared, ME)
-    repeated = mask(group.masked[ME], dealt, np.full(5, 99, np.int64))
+    assert share(group.shared[ME], group.roster) == group.shared[ME]
+    repeated = mask(group.masked[ME], deliveries(group.shared, ME), np.full(5, 99, np.int64))
     assert repeated == group.masked[ME], "another vector under the same masks would give away their difference"
     signed = group.agreed(ME, group.names)
     assert agree(signed, group.parties[ME].identity, group.names) == signed
@@ -99,8 +96,7 @@ def test_different_survivors_for_different_devices_reveal_nothing(group: Group) 
 
 def test_fewer_than_the_threshold_get_nothing(group: Group) -> None:
     with pytest.raises(PrivacyError, match="deliveries: found 3 of 6 devices, expected at least 4"):
-        few = dict(list(deliveries(group.shared, ME).items())[:2])
-        mask(group.shared[ME], few, np.zeros(5, np.int64))
+        mask(group.shared[ME], dict(list(deliveries(group.shared, ME).items())[:2]), np.zeros(5, np.int64))
     with pytest.raises(PrivacyError, match="survivors: found 3"):
         group.agreed(ME, group.names[:3])
     with pytest.raises(PrivacyError, match="signatures: found 3"):

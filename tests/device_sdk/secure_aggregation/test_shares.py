@@ -27,8 +27,7 @@ def at_zero(points: tuple[int, ...], values: list[int], prime: int = PRIME) -> i
 
 def recover(dealt: list[bytes], points: list[int]) -> bytes:
     rows = [read_share(dealt[point - 1]).tolist() for point in points]
-    elements = [at_zero(tuple(points), list(column)) for column in zip(*rows, strict=True)]
-    return np.array(elements, "<u2").tobytes()
+    return np.array([at_zero(tuple(points), list(column)) for column in zip(*rows, strict=True)], "<u2").tobytes()
 
 
 @st.composite
@@ -36,8 +35,7 @@ def _sharings(draw: st.DrawFn) -> tuple[bytes, int, int, list[int]]:
     count = draw(st.integers(1, 60))
     threshold = draw(st.integers(1, count))
     secret = draw(st.binary(min_size=1, max_size=16)) * 2
-    points = draw(st.permutations(range(1, count + 1)))
-    return secret, count, threshold, points[:threshold]
+    return secret, count, threshold, draw(st.permutations(range(1, count + 1)))[:threshold]
 
 
 @given(_sharings())
@@ -64,8 +62,7 @@ def test_fewer_shares_are_uniform_whatever_the_secret(prime: int, threshold: int
 
 def test_coefficients_are_uniform_over_the_field() -> None:
     """Chi-square of 20,000 drawn coefficients over five residues, and of the shares of two far secrets."""
-    drawn = shares._uniform((100, 200), 5)
-    assert _chi_square(drawn.ravel(), 5) < 30  # 4 degrees of freedom: p = 5e-6
+    assert _chi_square(shares._uniform((100, 200), 5).ravel(), 5) < 30  # 4 degrees of freedom: p = 5e-6
     for secret in (bytes(2000), b"\xff" * 2000):
         one = np.frombuffer(split(secret, 3, 2)[0], "<u4").astype(np.int64)
         assert one.max() < PRIME
@@ -79,8 +76,7 @@ def _chi_square(values: np.ndarray, classes: int) -> float:
 
 def test_the_largest_element_is_read_and_written() -> None:
     """65536 does not fit two bytes: shares have four for each element."""
-    coefficients = np.array([[1], [65535]], np.int64)
-    values = evaluate(coefficients, 1)
+    values = evaluate(np.array([[1], [65535]], np.int64), 1)
     assert values.tolist() == [[65536]]
     assert read_share(values[0].astype("<u4").tobytes()).tolist() == [65536]
 

@@ -34,7 +34,7 @@ from device_sdk import (
     SlotLexicon,
 )
 from device_sdk.learning import StepSettings
-from device_sdk.state.outbox import one_by_one
+from device_sdk.state.outbox import waiting
 from tests.architecture.sources import ROOT
 from tests.bounds import ANYTHING
 from tests.device_sdk.devices import KEY, quick
@@ -201,7 +201,7 @@ def held(device: Device, server: str) -> dict[str, int]:
     """Reports that wait: id -> utterances whose counts they hold; deltas hold none."""
     return {
         report.report_id: json.loads(report.restore)["utterances"] if report.kind == "marginals" else 0
-        for report in one_by_one(device._store, server)
+        for report in waiting(device._store, server)
     }
 
 

@@ -157,6 +157,5 @@ def running(
 
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)
-    updates = UpdateSettings(keys / "server", **changes)
-    with site(folder, bundle, updates=updates, **(server_settings or {})) as found:
+    with site(folder, bundle, updates=UpdateSettings(keys / "server", **changes), **(server_settings or {})) as found:
         yield Fleet(found.url, keys, found.operator, bundle)
