@@ -116,10 +116,8 @@ def train_centrally(
     weights: Arrays | None = None,
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> Arrays:
-    """The network's weights after all steps on the first voice's examples, a function of the arguments.
-
-    weights: to begin with, the network's own by default. tell: called with (steps done, of how many).
-    """
+    """The network's weights after all steps on the first voice's examples, a function of the arguments. weights: to
+    begin with, the network's own by default. tell: called with (steps done, of how many)."""
     learner = task.network
     if weights is not None:
         load(learner, weights)

@@ -83,9 +83,7 @@ def digest(settings: Any) -> str:
 
 def keep(folder: Path, names: Sequence[object], recipe: Any, kind: type[Row], make: Callable[[], Row]) -> Row:
     """The finished row (a dataclass) of these names and this recipe in ``folder``, made first where there is none.
-
-    Raises DataError naming a damaged file.
-    """
+    Raises DataError naming a damaged file."""
     slug = "-".join("".join(c if c.isalnum() or c == "." else "-" for c in str(name)) for name in names)
     path = folder / f"{slug}-{digest(recipe)}.json"
     if not path.exists():

@@ -110,9 +110,7 @@ class Cell:
 
 def poison(body: bytes, plan: DeltaPlan, attack: Attack) -> bytes:
     """The report that an attacker sends in place of an honest one: the same header, other values within the bounds.
-
-    Raises ProtocolError where ``body`` is not a report of such a plan.
-    """
+    Raises ProtocolError where ``body`` is not a report of such a plan."""
     delta = decode(parse_tensors(body), plan.encoding, plan.scale_per)
     factor = -FACTOR if attack == "sign-flip" else FACTOR
     bounded, _ = clip({name: values * factor for name, values in delta.items()}, plan.clip_norm, plan.clipping)
@@ -159,9 +157,7 @@ class Devices:
 
 def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambda *_: None) -> list[Cell]:
     """Every cell of every seed, those that are not in the work folder yet: which devices attack, what is said when.
-
-    Raises DataError for a source that cannot be used, LearningError where steps diverge.
-    """
+    Raises DataError for a source that cannot be used, LearningError where steps diverge."""
     bundle = Bundle.open(scale.bundle)
     voices = bundle.manifest.training.get("voices", {})
     cells: list[Cell] = []
@@ -192,10 +188,8 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
 def aggregate(
     base: Weights, bodies: Iterable[bytes], plan: DeltaPlan, averaging: Averaging, rate: float
 ) -> dict[str, NDArray[np.float32]]:
-    """The model that the server makes of reports, each checked as when it arrives. rate: of its SGD.
-
-    Raises ProtocolError for a report that it would refuse.
-    """
+    """The model that the server makes of reports, each checked as when it arrives. rate: of its SGD. Raises
+    ProtocolError for a report that it would refuse."""
     shapes = trainable(base)
     read = (read_delta(body, shapes, plan) for body in bodies)
     if averaging == "mean":

@@ -63,10 +63,8 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, wei
 
 
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
-    """The device after one more utterance, of which nothing but its own n-best list is known (eq. 3 and 4).
-
-    scores: of the second pass [N].
-    """
+    """The device after one more utterance, of which nothing but its own n-best list is known (eq. 3 and 4). scores: of
+    the second pass [N]."""
     shares = shares_of(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
     found = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts))
     return Personal(known.counts + found, known.pending + found)
@@ -101,10 +99,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """Equations 8 and 9: noise of scale 1 / epsilon on each word's count in every round, drawn afresh.
-
-    epsilon is that of one count in one release. An utterance that names several words, a user, or ten rounds cost more.
-    """
+    """Equations 8 and 9: noise of scale 1 / epsilon on each word's count in every round, drawn afresh. epsilon is that
+    of one count in one release. An utterance that names several words, a user, or ten rounds cost more."""
 
     background: Array
     smoothing: float
@@ -125,9 +121,7 @@ class Paper:
 @dataclass(slots=True)
 class Bounded:
     """The default of rounds: utterances since the last report, ``plan.max_words`` words each, one noised sum a round.
-
-    Owns the running sum of releases. suppression: of :func:`~server.aggregation.marginals.surviving_counts`.
-    """
+    Owns the running sum of releases. suppression: of :func:`~server.aggregation.marginals.surviving_counts`."""
 
     background: Array
     plan: MarginalPlan = field(default_factory=MarginalPlan)

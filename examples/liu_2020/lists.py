@@ -32,11 +32,9 @@ _SUFFIX = ".jsonl.gz"
 
 @dataclass(frozen=True, slots=True)
 class NBest:
-    """One utterance: N hypotheses, the first pass' best first, no text twice.
-
-    speaker: who said it. texts: [N]. acoustic: log p(tokens | audio) [N], nats. neural, ngram: log p(words, end) of the
-    second pass' language models [N], nats, if scored. errors: word errors [N]. words: of what was said.
-    """
+    """One utterance: N hypotheses, the first pass' best first, no text twice. speaker: who said it. texts: [N].
+    acoustic: log p(tokens | audio) [N], nats. neural, ngram: log p(words, end) of the second pass' language models [N],
+    nats, if scored. errors: word errors [N]. words: of what was said."""
 
     speaker: str
     texts: tuple[str, ...]
@@ -94,12 +92,10 @@ def _read(path: Path) -> list[NBest]:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One utterance as a device has it after its first pass.
-
-    ids: word ids of each hypothesis, 0 for unlisted words. acoustic, neural, ngram: scores [N], nats. words, unlisted:
-    counts [N]. flat, owner: all word ids after one another, and the hypothesis that each is of.
-    errors: word errors of each hypothesis, for whoever judges; no device sees them.
-    """
+    """One utterance as a device has it after its first pass. ids: word ids of each hypothesis, 0 for unlisted words.
+    acoustic, neural, ngram: scores [N], nats. words, unlisted: counts [N]. flat, owner: all word ids after one another,
+    and the hypothesis that each is of. errors: word errors of each hypothesis, for whoever judges; no device sees
+    them."""
 
     ids: tuple[tuple[int, ...], ...]
     acoustic: Array

@@ -90,10 +90,8 @@ def watched_utterances(meetings: Sequence[Meeting], each: int) -> list[Example]:
 
 
 def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSettings, start: Bundle, out: Path) -> None:
-    """Train the packaged model further on general sentences, where the folder has no finished weights.
-
-    What it starts from has heard commands and requests to assistants, no meeting.
-    """
+    """Train the packaged model further on general sentences, where the folder has no finished weights. What it starts
+    from has heard commands and requests to assistants, no meeting."""
     described = out / "training.json"
     if described.exists() and json.loads(described.read_text("utf-8"))["result"].get("progress", 0.0) >= 1.0:
         return
@@ -120,10 +118,8 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
 def train_language_models(
     data: Path, meetings: Sequence[Meeting], settings: BaseSettings, out: Path, tell: Callable[[float, float], None]
 ) -> dict[str, dict[str, float]]:
-    """Train the Transformer and estimate the n-gram over every word of the text, where the folder has none.
-
-    Returns the perplexity of either ("neural", "ngram") on the utterances of development and test meetings.
-    """
+    """Train the Transformer and estimate the n-gram over every word of the text, where the folder has none. Returns the
+    perplexity of either ("neural", "ngram") on the utterances of development and test meetings."""
     sources = _text(data, meetings, out)
     described = {"neural": out / "language_model.json", "ngram": out / "ngram.json"}
     if not described["neural"].exists():
@@ -240,9 +236,7 @@ def _write(meeting: Meeting, stage: Stage, folder: Path, settings: FirstPass) ->
 
 def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Callable[[int, int], None]) -> None:
     """Write the clients' lists with the scores of the bundle's language models to ``scored``, but for those there.
-
-    Raises DataError where the bundle lacks a model, or kenlm is not installed.
-    """
+    Raises DataError where the bundle lacks a model, or kenlm is not installed."""
     rescorer = Rescorer(bundle, CombinationWeights())  # in which both have a share
     for number, name in enumerate(names):
         if not (scored / f"{name}.jsonl.gz").exists():
@@ -271,10 +265,8 @@ class Scale:
 
 
 def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle | None = None) -> Path:
-    """The cache folder of scored n-best lists, made in ``work`` as far as it is not there.
-
-    start: the bundle that the recognizer grows from; by default the packaged one.
-    """
+    """The cache folder of scored n-best lists, made in ``work`` as far as it is not there. start: the bundle that the
+    recognizer grows from; by default the packaged one."""
     meetings = read_meetings(data / "ami" / "meetings.jsonl")
     recognizer, models, cache = work / "recognizer", work / "language_models", work / "lists"
     train_recognizer(data, meetings, scale.base, start or Bundle.open(), recognizer)

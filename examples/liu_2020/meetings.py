@@ -63,10 +63,8 @@ def series_of(meeting: str) -> str:
 
 
 def stages_of(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
-    """The meetings of each stage, whole series of them, in their order.
-
-    Series are ranked by a hash of their names: of every 27, 16 are for the test, 3 for development, 8 are learned.
-    """
+    """The meetings of each stage, whole series of them, in their order. Series are ranked by a hash of their names: of
+    every 27, 16 are for the test, 3 for development, 8 are learned."""
     held = list(meetings)
     ranked = sorted({series_of(meeting.name) for meeting in held}, key=_position)
     test, development = (-(-len(ranked) * _SERIES_OF_27[stage] // 27) for stage in ("test", "development"))

@@ -122,11 +122,9 @@ def every_row(
     background: Array, weights: CombinationWeights, rounds: int, repeats: int, extensions: Mapping[str, Method]
 ) -> Iterator[Setting]:
     """Tables 2, 3 and 4; the default of rounds (bounded contributions, noise by the server), whose epsilon is a user's,
-    over all rounds; and what goes beyond the paper, each alone and all that earned their place together.
-
-    weights: with lambda and smoothing as they were tuned, at alpha 0.5, beta 0.25 and sigma 5. rounds: the T of tables
-    3 and 4. repeats: runs of each noised row.
-    """
+    over all rounds; and what goes beyond the paper, each alone and all that earned their place together. weights: with
+    lambda and smoothing as they were tuned, at alpha 0.5, beta 0.25 and sigma 5. rounds: the T of tables 3 and 4.
+    repeats: runs of each noised row."""
     exact = partial(Exact, background, weights.smoothing)
 
     def row(table: str, name: str, **changes: Any) -> Setting:
@@ -181,11 +179,8 @@ def extend(
     clients: Sequence[Listener], background: Array, start: CombinationWeights, rounds: int, tell: Tell = lambda *_: None
 ) -> tuple[dict[str, Method], dict[str, int]]:
     """Choose how much posteriors count, then lambda, the smoothing and beta with them where they have fewer errors, and
-    of the yardstick.
-
-    Returns the methods by name, in the order of the table, and their errors on development meetings;
-    :data:`FOLLOWING` is the paper's method but for when it follows.
-    """
+    of the yardstick. Returns the methods by name, in the order of the table, and their errors on development meetings;
+    :data:`FOLLOWING` is the paper's method but for when it follows."""
 
     def errors_of(how: Method) -> int:
         return adaptation_errors(clients, background, how, rounds)

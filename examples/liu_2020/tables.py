@@ -39,10 +39,8 @@ _REFERENCE = {"4": EXACT, "4 private": EXACT}
 
 
 def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
-    """Word error of every row with paired bootstrap intervals over test meetings, which are resampled whole.
-
-    rounds: T of all tables but the second.
-    """
+    """Word error of every row with paired bootstrap intervals over test meetings, which are resampled whole. rounds: T
+    of all tables but the second."""
     test, stages = cached.test, {"development": cached.development, "test": cached.test}
     held = {(row.table, row.name): row for row in rows}
     document: dict[str, Any] = {
@@ -79,9 +77,7 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
 
 def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, Any]:
     """Tune on development meetings, then every row on test meetings, once. Returns the document with its findings.
-
-    Beside what is tuned, weights are the paper's alpha, beta and sigma, with a personal part renewed once a round.
-    """
+    Beside what is tuned, weights are the paper's alpha, beta and sigma, with a personal part renewed once a round."""
     development, background, grid = cached.development, cached.background, Grid()
     plain = tuned_baseline(development, grid, partial(tell, "weights of the second pass"))
     paper = replace(plain, alpha=0.5, beta=0.25, sigma=5.0, refresh="round")

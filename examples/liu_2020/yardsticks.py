@@ -98,10 +98,8 @@ def yardsticks(
     said: Sequence[Said], words: WordList, background: Counts, lexicon: SlotLexicon | None
 ) -> dict[str, Any]:
     """{"rows": [...]}: slot and word error of every row, and its difference in slot error from the frozen model with
-    the 95 % interval (bootstrap over voices).
-
-    background: u of eq. 1, [n]. Raises DataError where utterances have no transcripts or no slots.
-    """
+    the 95 % interval (bootstrap over voices). background: u of eq. 1, [n]. Raises DataError where utterances have no
+    transcripts or no slots."""
     if lexicon is None or any(each.recording.text is None or each.recording.slots is None for each in said):
         raise DataError("yardsticks: found utterances without words or slots, expected recordings that have both")
     known = _known(said, words)

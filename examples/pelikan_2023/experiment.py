@@ -75,10 +75,8 @@ class Row:
 
 
 class Experiment:
-    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing.
-
-    spread: who computes rounds; None is this process.
-    """
+    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing. spread: who
+    computes rounds; None is this process."""
 
     def __init__(
         self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1, spread: Spread | None = None

@@ -42,10 +42,8 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
 def findings(document: Mapping[str, Any]) -> dict[str, Any]:
     """What of the paper holds: the share of the loss by noise that per-layer clipping wins back at the noise where
     global clipping loses most, of means and under each seed; and ``levels``, at every noise: that share, what global
-    clipping loses, and word errors with ``dim`` minus those with ``global``, each with its interval over seeds.
-
-    Empty where rows that it needs have not run.
-    """
+    clipping loses, and word errors with ``dim`` minus those with ``global``, each with its interval over seeds. Empty
+    where rows that it needs have not run."""
     errors = {row["recipe"]["name"]: row["error"] for row in document["rows"]}
     levels: dict[str, dict[str, Any]] = {}
     for name, rates in errors.items():

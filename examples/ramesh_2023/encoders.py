@@ -165,12 +165,10 @@ def _by_gradients(
 def silo_rounds(
     owners: Sequence[int], cohort: int, batch: int, rounds: int, passes: int, seed: int
 ) -> list[list[list[int]]]:
-    """Who does what in each round: clips by number, of each client of each round.
-
-    A round draws ``cohort`` of the silos that have clips left; each gives its next ``batch`` at most, in the order of
-    time, and never again in that pass. Where fewer silos are left than a cohort has, a new pass begins, up to
-    ``passes``. Raises ConfigurationError where there are fewer silos than clients.
-    """
+    """Who does what in each round: clips by number, of each client of each round. A round draws ``cohort`` of the silos
+    that have clips left; each gives its next ``batch`` at most, in the order of time, and never again in that pass.
+    Where fewer silos are left than a cohort has, a new pass begins, up to ``passes``. Raises ConfigurationError where
+    there are fewer silos than clients."""
     if cohort > len(owners):
         raise ConfigurationError(f"cohort: found {cohort}, expected at most the {len(owners)} silos there are")
     generator = np.random.default_rng([seed, cohort])

@@ -45,10 +45,8 @@ def run(
     rows: Sequence[Row],
     tell: Tell,
 ) -> list[Outcome]:
-    """All rows at all seeds, those that are not in the folder ``work`` yet; a run that was killed goes on.
-
-    speech: how to get that of each language; rows of table 2 are taught in English, of table 3 in French.
-    """
+    """All rows at all seeds, those that are not in the folder ``work`` yet; a run that was killed goes on. speech: how
+    to get that of each language; rows of table 2 are taught in English, of table 3 in French."""
     folder, language = work / digest(sizes), cache(speech)
 
     def make(row: Row, seed: int) -> Outcome:

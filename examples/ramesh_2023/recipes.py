@@ -52,9 +52,7 @@ def read_rows() -> list[Row]:
 @dataclass(frozen=True, slots=True)
 class Teaching:
     """Recognition from transcribed speech. rate: peak of the learning rate; batch: utterances; pieces: subwords.
-
-    pretrained_share, scratch_share: of the learning rate for encoders that were pre-trained, and for others.
-    """
+    pretrained_share, scratch_share: of the learning rate for encoders that were pre-trained, and for others."""
 
     steps: int
     rate: float
@@ -82,12 +80,10 @@ class Federation:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """One scale of the experiment.
-
-    speakers, each: silos of speech without text, and utterances of each. part: share of the silos in rows that
-    pre-train on little. taught: transcribed utterances; tested: utterances of each test set. central_steps,
-    central_batch, central_rate: of central pre-training; continued: share of its steps in continued pre-training.
-    """
+    """One scale of the experiment. speakers, each: silos of speech without text, and utterances of each. part: share of
+    the silos in rows that pre-train on little. taught: transcribed utterances; tested: utterances of each test set.
+    central_steps, central_batch, central_rate: of central pre-training; continued: share of its steps in continued
+    pre-training."""
 
     name: str
     shape: ContextShape

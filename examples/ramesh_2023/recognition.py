@@ -25,9 +25,7 @@ from server.lab.training.trainer import Budget, Settings, Trainer
 
 def teach(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> RnntTask:
     """A recognizer after its training on the speech's transcribed clips, from a pre-trained encoder or from scratch.
-
-    Both begin from the same weights but for the encoder, with the same batches and masks.
-    """
+    Both begin from the same weights but for the encoder, with the same batches and masks."""
     plan = sizes.teaching
     share = plan.scratch_share if pretrained is None else plan.pretrained_share
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=_pieces(speech, plan.pieces, folder))

@@ -37,10 +37,8 @@ class Speech:
 
 
 def made_speech(sizes: Sizes, language: Language, folder: Path) -> Speech:
-    """Strings of digits by made voices in rooms of their own; made once, kept in ``folder``.
-
-    Silos, taught speech and the test set ``clean`` are by different people with voices of one set, ``other`` by others.
-    """
+    """Strings of digits by made voices in rooms of their own; made once, kept in ``folder``. Silos, taught speech and
+    the test set ``clean`` are by different people with voices of one set, ``other`` by others."""
     people = draw_people("base", sizes.speakers + 40, 1, with_profiles=False)
     others = draw_people("heldout", 20, 1, with_profiles=False)
     silos, teachers, tested = people[: sizes.speakers], people[sizes.speakers :][:20], people[sizes.speakers + 20 :]
@@ -64,10 +62,8 @@ def made_speech(sizes: Sizes, language: Language, folder: Path) -> Speech:
 
 def corpora_speech(data: Path, language: Language) -> Speech:
     """The paper's sets below ``data``: ``librilight`` and ``LibriSpeech``, or ``mls``, in their publishers' layouts.
-
     English silos are Libri-Light's ``large`` part, French ones four fifths of the speakers of MLS' training part, whose
-    others are taught (the paper splits its hours at random, 855 and 215). Audio is read when it is needed.
-    """
+    others are taught (the paper splits its hours at random, 855 and 215). Audio is read when it is needed."""
     if language == "en":
         silos, owners = _silos("librilight", data / "librilight", ["large"], "en")
         taught = _read("librispeech", data / "LibriSpeech", ["train-clean-100", "train-clean-360", "train-other-500"])

@@ -67,12 +67,10 @@ def train_base(
     threads: int = 1,
     stages: Sequence[BaseStage] = STAGES,
 ) -> Weights:
-    """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before.
-
-    A stage that is finished is not run again, one that was stopped goes on from its checkpoint. minutes: of training
-    in all, the making of speech not counted. longest, turns: of the general domain. watched: the blank is calibrated on
-    those whose source ends with ``.development``.
-    """
+    """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before. A
+    stage that is finished is not run again, one that was stopped goes on from its checkpoint. minutes: of training in
+    all, the making of speech not counted. longest, turns: of the general domain. watched: the blank is calibrated on
+    those whose source ends with ``.development``."""
     weights: Weights = bundle.weights
     presets = [name for name, architecture in PRESETS.items() if architecture == bundle.architecture]
     if not presets:

@@ -73,10 +73,8 @@ def stage_of(text: str) -> Stage:
 
 def general(data: Path, longest: int, turns: int, least: int = 3) -> Domain:
     """The first ``turns`` distinct turns of meetings (``ami``) and the assistant sentences of ``slurp/lm.txt``, of 3 to
-    ``longest`` words, each of which is said ``least`` times, but for those that are requests.
-
-    Raises DataError where a file is missing.
-    """
+    ``longest`` words, each of which is said ``least`` times, but for those that are requests. Raises DataError where a
+    file is missing."""
     known = {sentence.text for sentence in read_requests(data)}
 
     def kept(lines: Iterable[str]) -> list[str]:
@@ -89,11 +87,9 @@ def general(data: Path, longest: int, turns: int, least: int = 3) -> Domain:
 
 
 def requests(data: Path, longest: int, before: Domain) -> Domain:
-    """Labelled requests (``slurp/devel.jsonl``) of 2 to ``longest`` words, by other voices, over a narrow band.
-
-    Their words are those that the sentences of ``before`` say three times: names of people and of places that occur
-    once are no matter of learning.
-    """
+    """Labelled requests (``slurp/devel.jsonl``) of 2 to ``longest`` words, by other voices, over a narrow band. Their
+    words are those that the sentences of ``before`` say three times: names of people and of places that occur once are
+    no matter of learning."""
     found = [sentence for sentence in read_requests(data) if 2 <= len(sentence.text.split()) <= longest]
     texts = [sentence.text for sentence in before.sentences["learn"]]
     return _domain("requests", found, texts, 3, _REQUESTS_VARIANTS, NARROW)

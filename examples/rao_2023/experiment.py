@@ -38,13 +38,10 @@ _KEPT = 100_000  # clips of a seed up to which they stay on the disk, about 3 GB
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is.
-
-    longest: words of a sentence. turns: distinct turns of meetings among the general sentences. base_minutes: training
-    time of the base model. persons: people who own devices; tested: people of a test.
+    """How large everything is. longest: words of a sentence. turns: distinct turns of meetings among the general
+    sentences. base_minutes: training time of the base model. persons: people who own devices; tested: people of a test.
     test, development: clips. rehearsal: pseudo-devices of a round. follow: the teacher's decay and interval; others:
-    the rest of table 5. at_once: the teacher that is the student itself.
-    """
+    the rest of table 5. at_once: the teacher that is the student itself."""
 
     longest: int = 8
     turns: int = 500

@@ -35,11 +35,8 @@ def nbest(
     threshold: float = 4.0,
     most_per_frame: int = 2,
 ) -> list[NBest]:
-    """The lists of B utterances [F, M] raw log-mel.
-
-    threshold: nats; a hypothesis is extended as long as the result is no further below the utterance's best.
-    most_per_frame: tokens that one frame may emit.
-    """
+    """The lists of B utterances [F, M] raw log-mel. threshold: nats; a hypothesis is extended as long as the result is
+    no further below the utterance's best. most_per_frame: tokens that one frame may emit."""
     batch = collate([(f.astype(np.float32), ()) for f in features], network.architecture.subsampling_factor)
     encoded = network.encode(batch.features).float()
     held = _begin(network, encoded.shape[0], beam, max(1, most_per_frame * int(batch.frames.max())))

@@ -77,13 +77,10 @@ def learn(
     seed: int,
     watch: Callable[[int, RNNT], float | None] = lambda *_: None,
 ) -> Learned:
-    """All rounds of one method.
-
-    bundle: of the architecture and the tokenizer. base: parameters and constants to begin with. said: the devices'
-    clips in the order of time, used once each. remembered: transcribed clips of the old domain, used once each by
-    rehearsal. watch: called after every ``evaluate_every`` rounds with the round and the student; what it returns makes
-    the curve.
-    """
+    """All rounds of one method. bundle: of the architecture and the tokenizer. base: parameters and constants to begin
+    with. said: the devices' clips in the order of time, used once each. remembered: transcribed clips of the old
+    domain, used once each by rehearsal. watch: called after every ``evaluate_every`` rounds with the round and the
+    student; what it returns makes the curve."""
     architecture, tokenizer, mean = bundle.lstm, bundle.tokenizer, base["features.mean"]
     each, extra = settings.devices * settings.batch, method.rehearsal * settings.batch
     generator = np.random.default_rng([seed, 0x70])
@@ -147,10 +144,8 @@ def transcribe(network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip], at_on
 
 
 def truncated_normal(sigma: float, size: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """U' ~ N(0, sigma^2) given that it lies in [0, 1], float64 [size]; 0 for sigma 0.
-
-    By inversion of the distribution function, so exact to rounding, with one uniform number a value.
-    """
+    """U' ~ N(0, sigma^2) given that it lies in [0, 1], float64 [size]; 0 for sigma 0. By inversion of the distribution
+    function, so exact to rounding, with one uniform number a value."""
     uniform = generator.random(size)
     if sigma == 0:
         return np.zeros(size)
@@ -162,10 +157,8 @@ def truncated_normal(sigma: float, size: int, generator: np.random.Generator) ->
 
 def noisy_cost(cost: bool, sigma: float, generator: np.random.Generator) -> float:
     """M' = M + (-1)^M U', in [0, 1]: what a user who errs reports of a binary cost (Rao et al. 2023, results on noisy
-    feedback). U': see :func:`truncated_normal`.
-
-    E[M'] = (1 - 2 mu) E[M] + mu with mu = E[U'], so that learning keeps its direction while mu < 1/2.
-    """
+    feedback). U': see :func:`truncated_normal`. E[M'] = (1 - 2 mu) E[M] + mu with mu = E[U'], so that learning keeps
+    its direction while mu < 1/2."""
     noise = float(truncated_normal(sigma, 1, generator)[0])
     return 1.0 - noise if cost else noise
 
@@ -234,11 +227,9 @@ def gradient(
     pruning: float = 0.0,
 ) -> tuple[float, Arrays]:
     """(mean loss over B utterances of sum_i w_i NLL_i + c E[M], nats (Rao et al. 2023, eq. 1 and section 2.3.2); its
-    gradient by public parameter name, LSTMs in ONNX layout).
-
-    features: B times [F, M] raw log-mel. bfloat16: the networks' matrix products in it; the lattice stays float64.
-    pruning: of the joint, see :func:`export.losses.rnnt.rnnt_loss`. LearningError: no longer a number.
-    """
+    gradient by public parameter name, LSTMs in ONNX layout). features: B times [F, M] raw log-mel. bfloat16: the
+    networks' matrix products in it; the lattice stays float64. pruning: of the joint, see
+    :func:`export.losses.rnnt.rnnt_loss`. LearningError: no longer a number."""
     network.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         nll = _likelihoods(network, features, objectives, torch.bfloat16 if bfloat16 else None, pruning)

@@ -29,11 +29,8 @@ class Clip:
 
 class Said:
     """What the people of the stage that learns say, in the order of time: every clip by a random one of them, a random
-    sentence.
-
-    Made in chunks when they are first asked for, each a function of (seed, chunk), and kept in ``folder``, or, where
-    that is None, forgotten once the next one is needed: years of speech fit on no disk.
-    """
+    sentence. Made in chunks when they are first asked for, each a function of (seed, chunk), and kept in ``folder``,
+    or, where that is None, forgotten once the next one is needed: years of speech fit on no disk."""
 
     CHUNK = 480
 

@@ -21,10 +21,8 @@ _WEAK = ("EMA + slots", "EMA + transcript + slots", "EMA + score")
 
 def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
     """Word errors of every row over all seeds: mean, each seed's, and paired bootstrap intervals over test people.
-
     ``against``: the difference to the initial model, and to the row with an EMA teacher where there is one, over the
-    seeds that a row has; the other row must have them too.
-    """
+    seeds that a row has; the other row must have them too."""
     measured = {(row.name, row.seed): _measure(experiment, row) for row in rows}
     names = list(dict.fromkeys(row.name for row in rows))
     references = [name for name in (INITIAL, _EMA) if name in names]

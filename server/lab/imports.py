@@ -53,10 +53,8 @@ class Import:
 
 
 def import_bundle(given: Import) -> dict[str, Any]:
-    """Write the bundle at ``given.out`` and return what it holds, by names of the command's JSON.
-
-    Raises IdiolectError that names file and field for what cannot be imported; what stood at ``out`` is untouched then.
-    """
+    """Write the bundle at ``given.out`` and return what it holds, by names of the command's JSON. Raises IdiolectError
+    that names file and field for what cannot be imported; what stood at ``out`` is untouched then."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_import, args=(given, theirs), daemon=True)

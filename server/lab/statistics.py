@@ -31,10 +31,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """System b against system a; below zero, b makes fewer errors.
-
-    rate_a, rate_b: micro-averaged error rates. absolute: rate_b - rate_a. relative: (rate_b - rate_a) / rate_a.
-    """
+    """System b against system a; below zero, b makes fewer errors. rate_a, rate_b: micro-averaged error rates.
+    absolute: rate_b - rate_a. relative: (rate_b - rate_a) / rate_a."""
 
     rate_a: float
     rate_b: float
@@ -93,10 +91,8 @@ def paired_bootstrap(
 
 
 def mean_interval(values: npt.ArrayLike) -> Interval | None:
-    """Student's 95 % interval of the mean of a few values [N], such as differences under several seeds.
-
-    None for a single value, which says nothing of the others. ConfigurationError: no value.
-    """
+    """Student's 95 % interval of the mean of a few values [N], such as differences under several seeds. None for a
+    single value, which says nothing of the others. ConfigurationError: no value."""
     found = np.asarray(values, np.float64)
     if found.ndim != 1 or found.size == 0:
         raise ConfigurationError(f"interval of a mean: found values of shape {found.shape}, expected [N] with N >= 1")

@@ -19,10 +19,8 @@ or not, as the heap happens to lie, and fetching them again takes as long as wha
 
 
 def run_child(module: str, call: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What ``module.call()`` gives there, through JSON. environment: variables to set besides.
-
-    Raises IdiolectError with its last words where it fails.
-    """
+    """What ``module.call()`` gives there, through JSON. environment: variables to set besides. Raises IdiolectError
+    with its last words where it fails."""
     code = f"import json; import {module} as measuring; print(json.dumps(measuring.{call}()))"
     return _answer([sys.executable, "-c", code], environment, "the measuring process ended with")
 

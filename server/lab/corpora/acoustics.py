@@ -73,11 +73,9 @@ GENTLE = Ranges(
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One room and one microphone; None or 0 leaves a stage out. Units as in :class:`Ranges`.
-
-    eq_db: gain at each band of a fixed list of frequencies. noise_colour: power falls as 1 / f ** colour (0 white, 1
-    pink, 2 brown). sway: how far the noise's loudness wanders, 0 to 1. overdrive: gain before clipping, 1 for none.
-    """
+    """One room and one microphone; None or 0 leaves a stage out. Units as in :class:`Ranges`. eq_db: gain at each band
+    of a fixed list of frequencies. noise_colour: power falls as 1 / f ** colour (0 white, 1 pink, 2 brown). sway: how
+    far the noise's loudness wanders, 0 to 1. overdrive: gain before clipping, 1 for none."""
 
     speed: float
     gain_db: float

@@ -59,11 +59,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one person tends to say.
-
-    favourites: slot type -> the few values that this person mostly uses, most used first.
-    intents: intent -> probability.
-    """
+    """What one person tends to say. favourites: slot type -> the few values that this person mostly uses, most used
+    first. intents: intent -> probability."""
 
     favourites: Mapping[str, tuple[str, ...]]
     intents: Mapping[str, float]
@@ -129,10 +126,8 @@ def profile(generator: np.random.Generator) -> Profile:
 
 
 def sample(generator: np.random.Generator, split: Split | None = None, profile: Profile | None = None) -> Command:
-    """A command of a split (None: of any), said by anyone or by the owner of a profile.
-
-    Raises ConfigurationError for an unknown split, or for a profile so narrow that the split has none of its sentences.
-    """
+    """A command of a split (None: of any), said by anyone or by the owner of a profile. Raises ConfigurationError for
+    an unknown split, or for a profile so narrow that the split has none of its sentences."""
     if split is not None and split not in _SHARES:
         raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(_SHARES)}")
     names, shares = _intents() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))

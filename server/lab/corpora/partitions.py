@@ -36,11 +36,9 @@ def speaker_silos(items: Iterable[Item]) -> Partition:
 
 
 def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Partition:
-    """``clients`` random parts with whole speakers and about as much speech each (Gao et al. 2022, 5.2).
-
-    Speakers go, longest first after a random order among equals of an octave, to the client with the least speech.
-    Raises ConfigurationError where there are fewer speakers than clients.
-    """
+    """``clients`` random parts with whole speakers and about as much speech each (Gao et al. 2022, 5.2). Speakers go,
+    longest first after a random order among equals of an octave, to the client with the least speech. Raises
+    ConfigurationError where there are fewer speakers than clients."""
     speakers = _by_speaker(items)
     if not 1 <= clients <= len(speakers):
         raise ConfigurationError(f"clients: found {clients} for {len(speakers)} speakers, expected 1 to as many")

@@ -26,11 +26,9 @@ Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
 
 
 def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
-    """Cuts of one part, one utterance each, with speaker and (but for Libri-Light) text. Audio is not read.
-
-    language: of Common Voice, as its folder is called (``fr``), and of MLS (``french``).
-    Raises DataError for a kind, folder or part that is not there, and for a folder of another layout.
-    """
+    """Cuts of one part, one utterance each, with speaker and (but for Libri-Light) text. Audio is not read. language:
+    of Common Voice, as its folder is called (``fr``), and of MLS (``french``). Raises DataError for a kind, folder or
+    part that is not there, and for a folder of another layout."""
     if kind not in get_args(Kind):
         raise DataError(f"corpus {kind!r} is unknown; expected one of {', '.join(get_args(Kind))}")
     if not path.is_dir():

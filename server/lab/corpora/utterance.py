@@ -54,11 +54,8 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Utterances in a fixed order.
-
-    name: KIND:PATH as it was opened.
-    lexicon: the slot values to read hypotheses with; None where the corpus has no slot labels.
-    """
+    """Utterances in a fixed order. name: KIND:PATH as it was opened. lexicon: the slot values to read hypotheses with;
+    None where the corpus has no slot labels."""
 
     name: str
     utterances: tuple[Utterance, ...]

@@ -53,14 +53,10 @@ VARIANTS: Mapping[VoiceSet, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How someone sounds.
-
-    accent, variant: names of espeak's language and variant files.
-    pitch: 0 to 99, 50 is the variant's own; pitch_range: 0 to 99, 50 is usual, 0 monotone.
-    rate: words a minute, as espeak counts them.
-    tract: scale of all frequencies (formants and pitch); above 1 is a shorter vocal tract. The rate is unaffected.
-    word_gap: extra pause between words, in tenths of a second at the usual rate.
-    """
+    """How someone sounds. accent, variant: names of espeak's language and variant files. pitch: 0 to 99, 50 is the
+    variant's own; pitch_range: 0 to 99, 50 is usual, 0 monotone. rate: words a minute, as espeak counts them. tract:
+    scale of all frequencies (formants and pitch); above 1 is a shorter vocal tract. The rate is unaffected. word_gap:
+    extra pause between words, in tenths of a second at the usual rate."""
 
     accent: str
     variant: str
@@ -112,11 +108,9 @@ def draw_voices(voice_set: VoiceSet, count: int, generator: np.random.Generator)
 
 
 def speak(text: str, voice: Voice) -> Waveform:
-    """Speech, float32 [S] at 16 kHz, peak at most 1: the same samples for the same input in every process.
-
-    Safe to call from several threads and forked processes.
-    Raises MissingExtraError where espeak-ng is not installed, DataError where it has no such voice or says nothing.
-    """
+    """Speech, float32 [S] at 16 kHz, peak at most 1: the same samples for the same input in every process. Safe to call
+    from several threads and forked processes. Raises MissingExtraError where espeak-ng is not installed, DataError
+    where it has no such voice or says nothing."""
     pieces: list[bytes] = []
 
     def collect(samples: Any, count: int, _events: Any) -> int:
@@ -184,11 +178,9 @@ def _data_path() -> Path:
 
 @contextmanager
 def _library() -> Iterator[tuple[Any, int]]:
-    """The library, freshly loaded, with its sample rate (Hz).
-
-    Its flutter and noise go on from one utterance to the next in static variables that no call resets, so that the
-    same words would sound different each time. Loading it anew takes 0.4 ms and makes speech a function of its input.
-    """
+    """The library, freshly loaded, with its sample rate (Hz). Its flutter and noise go on from one utterance to the
+    next in static variables that no call resets, so that the same words would sound different each time. Loading it
+    anew takes 0.4 ms and makes speech a function of its input."""
     library = ctypes.CDLL(_loader().get_library_path())
     try:
         rate = int(library.espeak_Initialize(_SYNCHRONOUS, 0, str(_data_path().parent).encode(), 0))

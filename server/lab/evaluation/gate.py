@@ -22,16 +22,12 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 class WordErrorGate:
-    """Owns held-out speech and what was measured on it last. One thread at a time.
-
-    Both models decode the same utterances in the way that devices do: beam, n-best list, the bundle's second pass.
-    """
+    """Owns held-out speech and what was measured on it last. One thread at a time. Both models decode the same
+    utterances in the way that devices do: beam, n-best list, the bundle's second pass."""
 
     def __init__(self, bundle: Bundle, corpora: Sequence[Corpus], tolerance: float = 0.02) -> None:
-        """tolerance: how much higher a model's word error may be than its base's, as a share of that.
-
-        Raises DataError where no utterance has words to compare with.
-        """
+        """tolerance: how much higher a model's word error may be than its base's, as a share of that. Raises DataError
+        where no utterance has words to compare with."""
         sure = tuple(each for corpus in corpora for each in corpus.utterances if each.sure_text is not None)
         if not sure:
             raise DataError("held-out speech: no utterance has a sure transcript; give others")

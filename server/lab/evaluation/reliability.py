@@ -102,10 +102,8 @@ class Reliability:
 
 
 def reliability_chart(curves: Mapping[str, Reliability], title: str) -> str:
-    """Accuracy over confidence in 10 bins of equal width, a line a data set, as an SVG file of its own.
-
-    curves: by name, KIND:PATH. The first line is that of confidences which say how often one is right.
-    """
+    """Accuracy over confidence in 10 bins of equal width, a line a data set, as an SVG file of its own. curves: by
+    name, KIND:PATH. The first line is that of confidences which say how often one is right."""
     series = [Line("calibrated", "c0", [(place + 0.5) / BINS for place in range(BINS)])]
     for number, (name, curve) in enumerate(curves.items()):
         found = {round(each.low * BINS): each.accuracy for each in curve.bins()}

@@ -30,13 +30,10 @@ FEW_SPEAKERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors in one utterance.
-
-    words, word_errors, oracle_errors (depth -> errors of the best entry), text_confidence (of the best hypothesis, with
-    whether it was right): None where the corpus's words do not count. word_confidences: the same of its words, none
-    then. slots, slot_errors: None without slot labels. audio_seconds, seconds: length of the audio, and time that
-    recognizing it took.
-    """
+    """Errors in one utterance. words, word_errors, oracle_errors (depth -> errors of the best entry), text_confidence
+    (of the best hypothesis, with whether it was right): None where the corpus's words do not count. word_confidences:
+    the same of its words, none then. slots, slot_errors: None without slot labels. audio_seconds, seconds: length of
+    the audio, and time that recognizing it took."""
 
     id: str
     speaker: str
@@ -119,11 +116,9 @@ def evaluate(
     progress: Callable[[Score], None] | None = None,
     depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Evaluation:
-    """Recognizes every utterance of a corpus and scores it.
-
-    recognize: float32 waveform [S] at 16 kHz -> its n-best list; only this call is timed. progress: called after each
-    utterance. depths: for oracle errors. Raises DataError for an empty corpus or audio that cannot be read.
-    """
+    """Recognizes every utterance of a corpus and scores it. recognize: float32 waveform [S] at 16 kHz -> its n-best
+    list; only this call is timed. progress: called after each utterance. depths: for oracle errors. Raises DataError
+    for an empty corpus or audio that cannot be read."""
     if not corpus.utterances:
         raise DataError(f"{corpus.name}: no utterances to evaluate")
     scores = []
@@ -146,10 +141,8 @@ def score(
     seconds: float = 0.0,
     depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Score:
-    """The errors of an n-best list, best first, against an utterance's labels.
-
-    lexicon: to read slots with; None leaves slots out. Raises DataError where the list is empty.
-    """
+    """The errors of an n-best list, best first, against an utterance's labels. lexicon: to read slots with; None leaves
+    slots out. Raises DataError where the list is empty."""
     if not nbest:
         raise DataError(f"utterance {utterance.id!r}: an empty n-best list; expected at least one hypothesis")
     best, known, labels = nbest[0], utterance.sure_text, utterance.slots if lexicon is not None else None
@@ -174,11 +167,9 @@ def score(
 
 
 def differences(first: Evaluation, second: Evaluation, what: Literal["words", "slots"] = "words") -> Difference | None:
-    """The paired bootstrap of ``second`` against ``first``, which list the same utterances in the same order.
-
-    Speakers are resampled, or utterances where there are fewer than ``FEW_SPEAKERS``. None where nothing is labelled or
-    ``first`` makes no error. Raises ConfigurationError for evaluations of different utterances.
-    """
+    """The paired bootstrap of ``second`` against ``first``, which list the same utterances in the same order. Speakers
+    are resampled, or utterances where there are fewer than ``FEW_SPEAKERS``. None where nothing is labelled or
+    ``first`` makes no error. Raises ConfigurationError for evaluations of different utterances."""
     if [row.id for row in first.scores] != [row.id for row in second.scores]:
         raise ConfigurationError("comparison: the two evaluations list other utterances; evaluate the same corpus")
     errors = attrgetter("word_errors" if what == "words" else "slot_errors")

@@ -46,11 +46,9 @@ class PseudoDevices:
         return len(self._utterances)
 
     def __call__(self, weights: Weights, settings: RoundSettings, number: int) -> Iterator[Weights]:
-        """What each pseudo-device of a round sends: clipped arrays, float32, of every trainable parameter.
-
-        weights: the round's base, parameters and constants. number: of the round. Equal calls give equal arrays.
-        Raises LearningError where its steps diverge.
-        """
+        """What each pseudo-device of a round sends: clipped arrays, float32, of every trainable parameter. weights: the
+        round's base, parameters and constants. number: of the round. Equal calls give equal arrays. Raises
+        LearningError where its steps diverge."""
         plan, rehearsal = settings.deltas, settings.rehearsal
         assert plan is not None and rehearsal is not None
         shares = draw(len(self), rehearsal.pseudo_devices, rehearsal.batch_size, number, rehearsal.seed)
@@ -96,10 +94,8 @@ class PseudoDevices:
 
 def draw(utterances: int, shares: int, size: int, number: int, seed: int) -> list[list[int]]:
     """Utterances of each pseudo-device in a round, the same where it is resumed: ``shares`` lists of ``size`` indices.
-
     utterances: how many there are. number: of the round, from 1. Rounds go through the utterances in random order, all
-    of them before any comes again, in another order then.
-    """
+    of them before any comes again, in another order then."""
     if min(utterances, shares, size, number) < 1:
         raise ConfigurationError(
             f"rehearsal: found {utterances} utterances, {shares} shares of {size}, round {number}; expected 1 or more"

@@ -218,11 +218,8 @@ def _recognize(
 
 
 def saw(recording: Utterance, result: Result, lexicon: SlotLexicon | None, condition: Condition) -> Signal | None:
-    """What an app would see its user do.
-
-    With labelled slots: the request that was carried out in the end. Without: whether the user went on with what was
-    served or cancelled it. Only the supervised yardstick is told the words.
-    """
+    """What an app would see its user do. With labelled slots: the request that was carried out in the end. Without:
+    whether the user went on with what was served or cancelled it. Only the supervised yardstick is told the words."""
     if condition.supervised:
         return Corrected(recording.text) if recording.text else None
     if recording.slots is not None and lexicon is not None:

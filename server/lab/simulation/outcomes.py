@@ -15,12 +15,9 @@ from server.lab.statistics import paired_bootstrap
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a device may do between two utterances.
-
-    marginals: it rescores with its own and the global marginals, and reports noised counts.
-    learning: it takes gradient steps and reports a bounded, noised delta.
-    supervised: the steps are told the true transcript; the yardstick, never what a product could do.
-    """
+    """What a device may do between two utterances. marginals: it rescores with its own and the global marginals, and
+    reports noised counts. learning: it takes gradient steps and reports a bounded, noised delta. supervised: the steps
+    are told the true transcript; the yardstick, never what a product could do."""
 
     name: str
     marginals: bool = False
@@ -44,12 +41,9 @@ CONDITIONS: tuple[Condition, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One utterance, decoded before anything was learned from it.
-
-    round: 0 for the first; -1 for a held-out voice, which is decoded once, at the end.
-    words, slots: how many the truth has; 0 where the data has no such label, and then the errors are 0 too.
-    recognize_seconds, learn_seconds: time on the device; seconds: length of the audio.
-    """
+    """One utterance, decoded before anything was learned from it. round: 0 for the first; -1 for a held-out voice,
+    which is decoded once, at the end. words, slots: how many the truth has; 0 where the data has no such label, and
+    then the errors are 0 too. recognize_seconds, learn_seconds: time on the device; seconds: length of the audio."""
 
     voice: str
     round: int
@@ -143,11 +137,8 @@ def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, A
 
 def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
     """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> its difference from frozen, as JSON of
-    :class:`server.lab.statistics.Difference`, with a 95 % interval.
-
-    Paired by utterance, voices resampled; all seeds' utterances of one voice stay together. None where there is only
-    one voice, or frozen makes no error.
-    """
+    :class:`server.lab.statistics.Difference`, with a 95 % interval. Paired by utterance, voices resampled; all seeds'
+    utterances of one voice stay together. None where there is only one voice, or frozen makes no error."""
 
     def of(condition: str, kind: Kind, keep: Callable[[Outcome], bool]) -> dict[str, Any] | None:
         before, after = (

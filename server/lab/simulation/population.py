@@ -48,10 +48,8 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a simulation is. None takes everything a real corpus has.
-
-    each: utterances a device says in a round; heldout_each: utterances of a held-out voice.
-    """
+    """How large a simulation is. None takes everything a real corpus has. each: utterances a device says in a round;
+    heldout_each: utterances of a held-out voice."""
 
     rounds: int = 3
     devices: int | None = None
@@ -76,13 +74,10 @@ def gather(
     tell: Callable[[int, int], None] = lambda done, total: None,
     ranges: Ranges = GENTLE,
 ) -> Population:
-    """The population of one seed, its speech rendered into ``folder``.
-
-    source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of
-    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. tell(done, all): called as speech is
-    rendered. ranges: of the rooms and microphones of made people.
-    Raises DataError where the source leaves no voice for devices or none to hold out.
-    """
+    """The population of one seed, its speech rendered into ``folder``. source: ``made``, ``barista:PATH``,
+    ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of source -> ``base``, ``development``,
+    ``devices``, ``heldout`` -> names. tell(done, all): called as speech is rendered. ranges: of the rooms and
+    microphones of made people. Raises DataError where the source leaves no voice for devices or none to hold out."""
     if source == "made":
         words: SlotLexicon | None = lexicon()
         base = VARIANTS["base"]

@@ -20,10 +20,8 @@ START_SECONDS, STOP_SECONDS = 180.0, 60.0
 
 class ServerProcess:
     """Owns an `idiolect serve` process on this machine, and its operator's connections; its state lies in ``folder``.
-
     bundle: what the server starts from; None is the packaged one. options: of the command, beside the defaults of a
-    simulation, a free port among them. StateError: it did not come up; the message ends with what it printed last.
-    """
+    simulation, a free port among them. StateError: it did not come up; the message ends with what it printed last."""
 
     operator: OperatorClient
 

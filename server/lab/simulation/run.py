@@ -26,10 +26,8 @@ def simulate(
     announce: Callable[[str, str], None] = lambda url, token: None,
 ) -> tuple[dict[str, Any], list[Run]]:
     """Runs everything and returns (document, runs): the JSON document and what it was computed from. announce: called
-    with the dashboard's address and the operator's token when the server whose state is kept has come up.
-
-    Raises DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is.
-    """
+    with the dashboard's address and the operator's token when the server whose state is kept has come up. Raises
+    DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is."""
     bundle = Bundle.open(settings.bundle)
     voices = bundle.manifest.training.get("voices", {})
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
@@ -121,10 +119,7 @@ def document_of(
 
 def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """stream that a round collected -> the ledger's entry of the condition with both streams, of the seed where it is
-    largest.
-
-    Infinity is written as the string ``Infinity``, since JSON has no such number.
-    """
+    largest. Infinity is written as the string ``Infinity``, since JSON has no such number."""
     streams: dict[str, list[dict[str, Any]]] = {}
     for stream, entry in (item for run in runs if run.condition == "both" for item in run.epsilon.items()):
         if entry.get("rounds") != 0:

@@ -121,9 +121,7 @@ def grammar_text(count: int, seed: int, split: grammar.Split = "base") -> list[s
 
 def background_text(texts: Sequence[Path], sentences: int, seed: int) -> list[str]:
     """Sentences of the grammar's base split and of text files (one sentence a line, each distinct one once), shuffled.
-
-    Raises DataError for a file that is missing or empty, and where there is no sentence at all.
-    """
+    Raises DataError for a file that is missing or empty, and where there is no sentence at all."""
     text = grammar_text(sentences, seed) + [line for path in texts for line in read_sentences(path)]
     if not text:
         raise DataError("background text: found no sentence; raise --sentences or give --text")

@@ -57,11 +57,8 @@ class ReadClips:
 
 
 class ClipSampler(Sampler[Batch]):
-    """Epochs over clips in batches of like length.
-
-    encode: text to tokens; None for training without text. subsampling: feature frames that the network makes one.
-    seconds, most: what a batch holds at most.
-    """
+    """Epochs over clips in batches of like length. encode: text to tokens; None for training without text. subsampling:
+    feature frames that the network makes one. seconds, most: what a batch holds at most."""
 
     def __init__(
         self,

@@ -88,10 +88,8 @@ class Batch:
 
 
 def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random.Generator) -> list[list[int]]:
-    """Indices in batches of like length: at most ``most`` of them and ``budget`` frames, padding included.
-
-    Order within a length class and among batches is random.
-    """
+    """Indices in batches of like length: at most ``most`` of them and ``budget`` frames, padding included. Order within
+    a length class and among batches is random."""
     jitter = np.asarray(lengths) * generator.uniform(0.9, 1.1, len(lengths))
     result: list[list[int]] = [[]]
     longest = 0

@@ -48,12 +48,9 @@ def run_rnnt(
     frozen: Sequence[str] = (),
     **how: Any,
 ) -> dict[str, Any]:
-    """``idiolect train rnnt``. Returns the last line of the log.
-
-    language: of espeak-ng's voices where it is not English. begin: a bundle, or the folder of a run, to go on from;
-    fresh_pieces, frozen: see :class:`server.lab.training.rnnt.adaptation.Start`. how: see
-    :func:`server.lab.training.rnnt.train_rnnt`.
-    """
+    """``idiolect train rnnt``. Returns the last line of the log. language: of espeak-ng's voices where it is not
+    English. begin: a bundle, or the folder of a run, to go on from; fresh_pieces, frozen: see
+    :class:`server.lab.training.rnnt.adaptation.Start`. how: see :func:`server.lab.training.rnnt.train_rnnt`."""
     if begin is None and (fresh_pieces or frozen):
         raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
     if language is not None and data:

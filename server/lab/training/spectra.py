@@ -16,11 +16,9 @@ _FLOOR = 1e-6  # of power; below what 16 bits resolve
 
 
 def log_spectra(waveform: Waveform) -> Features:
-    """Natural log of the power in 256 bins of 31.25 Hz without the constant one, [F, 256] float32.
-
-    waveform: [S] float32 at 16 kHz. 25 ms hann windows every 10 ms, the first at sample 0; F = 1 + (S - 400) // 160,
-    and one frame for what is shorter than a window.
-    """
+    """Natural log of the power in 256 bins of 31.25 Hz without the constant one, [F, 256] float32. waveform: [S]
+    float32 at 16 kHz. 25 ms hann windows every 10 ms, the first at sample 0; F = 1 + (S - 400) // 160, and one frame
+    for what is shorter than a window."""
     padded = np.pad(waveform, (0, max(0, _WINDOW - waveform.size)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_SHIFT]
     spectrum = np.fft.rfft(windows * _window(), _FFT)[:, 1:]

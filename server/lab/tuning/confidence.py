@@ -31,10 +31,8 @@ _PRIOR = np.array([1.0, 0.0, 0.0, 0.0])
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One utterance: all its hypotheses with final scores, best first, and what was right of the best one.
-
-    source, voice: where it is from and who spoke, whatever the speed it was played at. right: of each word.
-    """
+    """One utterance: all its hypotheses with final scores, best first, and what was right of the best one. source,
+    voice: where it is from and who spoke, whatever the speed it was played at. right: of each word."""
 
     source: str
     voice: str
@@ -57,10 +55,8 @@ class Fitted:
 def hear(
     source: str, utterances: Iterable[Utterance], recognize: Callable[[Waveform], Sequence[Hypothesis]]
 ) -> list[Heard]:
-    """Recognize utterances; those without sure words are left out.
-
-    recognize: waveform -> all hypotheses with final scores.
-    """
+    """Recognize utterances; those without sure words are left out. recognize: waveform -> all hypotheses with final
+    scores."""
     found = []
     for utterance in utterances:
         if utterance.sure_text is not None:

@@ -28,11 +28,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference.
-
-    confirmed: the texts that a device counts once it was told the slots; None where there are no slot labels. source:
-    whose speakers share a server.
-    """
+    """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference. confirmed: the
+    texts that a device counts once it was told the slots; None where there are no slot labels. source: whose speakers
+    share a server."""
 
     speaker: str
     texts: tuple[str, ...]
@@ -44,11 +42,9 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class DevelopmentLists:
-    """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere.
-
-    speakers, texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the
-    language models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references.
-    """
+    """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere. speakers,
+    texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the language
+    models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references."""
 
     speakers: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...]
@@ -104,10 +100,9 @@ class DevelopmentLists:
 
 def at_speeds(corpus: Corpus, factors: Sequence[float]) -> Corpus:
     """Every speaker's utterances, in order, at each speed: one speaker a factor, pitch and formants moved with it.
-
     Weights chosen only on the voices a model was trained on would trust it too much. A factor beyond the range of the
-    training's own changes makes those voices strange to it. Raises ConfigurationError for no factor or an extreme one.
-    """
+    training's own changes makes those voices strange to it. Raises ConfigurationError for no factor or an extreme
+    one."""
     if not factors or not all(0.5 <= factor <= 2.0 for factor in factors):
         raise ConfigurationError(f"speeds: found {list(factors)}, expected one or more factors from 0.5 to 2")
 

@@ -96,13 +96,10 @@ def marginal_errors(
     background: Array,
     others: Mapping[str, Array] | None = None,
 ) -> NDArray[np.int64]:
-    """Word errors of each utterance [U] when every speaker's device adapts to what it recognized before.
-
-    Predict, then learn: an utterance is rescored with its speaker's cache as it was, then counted as the device counts
-    it: by its n-best list in the order of the second pass or, where slots are labelled, by what they confirm.
-    others: speaker -> the global distribution [n] (``others_marginals``); the background where there is none: a lone
-    device.
-    """
+    """Word errors of each utterance [U] when every speaker's device adapts to what it recognized before. Predict, then
+    learn: an utterance is rescored with its speaker's cache as it was, then counted as the device counts it: by its
+    n-best list in the order of the second pass or, where slots are labelled, by what they confirm. others: speaker ->
+    the global distribution [n] (``others_marginals``); the background where there is none: a lone device."""
     memory: dict[str, caches.MarginalCache] = {}
     errors = np.zeros(len(lists), dtype=np.int64)
     for index, speaker in enumerate(lists.speakers):
@@ -126,10 +123,7 @@ def others_marginals(
     lists: DevelopmentLists, weights: CombinationWeights, words: WordList, background: Array
 ) -> dict[str, Array]:
     """speaker -> what a server would publish of the other speakers of its source (Liu & Peng 2020, eq. 6, without
-    noise).
-
-    Counted by rank in the order of the second pass without adaptation. Who is alone in a source is left out.
-    """
+    noise). Counted by rank in the order of the second pass without adaptation. Who is alone in a source is left out."""
     totals, counts = lists.totals(weights), dict[tuple[str, str], Array]()
     for index, place in enumerate(zip(lists.sources, lists.speakers, strict=True)):
         ranking = order(totals[index, : len(lists.ids[index])])

@@ -21,12 +21,9 @@ _BLANK = 0
 
 
 def measure(bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0) -> tuple[SecondMoments, int]:
-    """(second moments of the gradient of each utterance's transcript, utterances that were used).
-
-    Gradients are scaled to a length of 1 first, as clipping on the device does: every utterance counts the same.
-    Utterances without a transcript in the bundle's pieces are left out.
-    Raises :class:`DataError` where none is left.
-    """
+    """(second moments of the gradient of each utterance's transcript, utterances that were used). Gradients are scaled
+    to a length of 1 first, as clipping on the device does: every utterance counts the same. Utterances without a
+    transcript in the bundle's pieces are left out. Raises :class:`DataError` where none is left."""
     session, generator = TrainingSession(bundle, subset=subsets_of(bundle.architecture)[0]), np.random.default_rng(seed)
     squares: dict[str, NDArray[np.float64]] = {
         name: np.zeros(shape) for name, shape in bundle.architecture.parameter_shapes().items()

@@ -125,9 +125,7 @@ class Plain:
 
 class Tape:
     """Owns what a shared pass leaves for the norms: outputs to differentiate by, their gradients, how to read them.
-
-    Readers hold what a layer took in, never the tape: with the tape, the whole pass is freed, not when cycles are.
-    """
+    Readers hold what a layer took in, never the tape: with the tape, the whole pass is freed, not when cycles are."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients

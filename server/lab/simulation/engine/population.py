@@ -110,10 +110,8 @@ def steps(local: LocalWork, population: Population, client: int, key: Sequence[i
 
 
 def join(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
-    """(examples [R, ...] of K clients as one batch, their shares of their client's mean [K, N], 0 for filling).
-
-    Clients with fewer examples are filled up with their first one; shorter sequences with zeros.
-    """
+    """(examples [R, ...] of K clients as one batch, their shares of their client's mean [K, N], 0 for filling). Clients
+    with fewer examples are filled up with their first one; shorter sequences with zeros."""
     if len({tuple([values.shape for values in batch]) for batch in batches}) == 1:  # nothing is to be filled
         held = len(batches[0][0])
         shares = torch.full((len(batches), held), 1.0 / held, dtype=torch.float64)
@@ -136,9 +134,7 @@ def join(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
 
 def reassign(owners: Sequence[int], clients: int, seed: int) -> list[int]:
     """An owner for every example, uniformly drawn: the IID counterpart of a population (Pelikan et al. 2023, figure 4).
-
-    Every one of the ``clients`` keeps at least one example, so that each can be drawn.
-    """
+    Every one of the ``clients`` keeps at least one example, so that each can be drawn."""
     if len(owners) < clients:
         raise ConfigurationError(f"examples: found {len(owners)} for {clients} clients, expected one each at least")
     generator = np.random.default_rng([seed, clients])

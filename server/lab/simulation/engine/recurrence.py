@@ -23,10 +23,8 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(outputs [K, N, T, H] from a zero state, the last of them and the cells after it [K, N, H], what every step took
     in [K, N, T, H + I]: the output before it, then its inputs). Nothing flows back to the weights: see the module.
-
     inputs: [K, N, T, I]; gates: [K, N, T, 4 H] of any values, which takes the gradient of inputs times their weights
-    plus bias; into: [W, 4 H, I]; recurrent: [W, 4 H, H]; bias: [W, 4 H], the sum of both.
-    """
+    plus bias; into: [W, 4 H, I]; recurrent: [W, 4 H, H]; bias: [W, 4 H], the sum of both."""
     clients, rows, steps, width = inputs.shape
     if len(recurrent) == 1 and clients > 1:  # one product of all clients' rows
         inputs = inputs.reshape(1, clients * rows, steps, width)
@@ -124,11 +122,9 @@ class Cells:
 
 
 def product(rows: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows [W, R, I] times weights [W, O, I]^T plus bias [W, O] -> [W, R, O], without a gradient.
-
-    With one matrix by oneDNN, which uses all of a processor's vectors where MKL, behind torch's matrix products, uses
-    half of those of other makers' processors.
-    """
+    """rows [W, R, I] times weights [W, O, I]^T plus bias [W, O] -> [W, R, O], without a gradient. With one matrix by
+    oneDNN, which uses all of a processor's vectors where MKL, behind torch's matrix products, uses half of those of
+    other makers' processors."""
     if len(weights) == 1 and _one_dnn is not None and rows.dtype == torch.float32 and rows.device.type == "cpu":
         own = None if bias is None else bias[0]
         found: Tensor = _one_dnn(rows[0], weights[0], own, "none", [], "")

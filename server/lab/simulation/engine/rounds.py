@@ -101,9 +101,7 @@ def init(run: Engine, weights: Arrays | None = None, key: bytes | None = None) -
 
 def apply(run: Engine, state: State) -> State:
     """One more round. The same state gives the same result, bit for bit, on one machine with one number of threads.
-
-    Raises Diverged where the mean delta is no longer a number.
-    """
+    Raises Diverged where the mean delta is no longer a number."""
     settings, number = run.settings, state.number + 1
     reporting = cohort(settings, len(run.population), number)
     base = {name: torch.from_numpy(values) for name, values in state.weights.items()}
@@ -228,11 +226,9 @@ def run_rounds(
     watch: Callable[[State], None] = lambda _: None,
     save_every: int = 1,
 ) -> State:
-    """All rounds of the settings, from the folder's state where there is one. folder: None keeps nothing.
-
-    weights: to begin with. watch: called after every round. Between the saves nothing leaves this function, so a round
-    that is repeated after a kill has released nothing before. DataError: the folder holds a run with other settings.
-    """
+    """All rounds of the settings, from the folder's state where there is one. folder: None keeps nothing. weights: to
+    begin with. watch: called after every round. Between the saves nothing leaves this function, so a round that is
+    repeated after a kill has released nothing before. DataError: the folder holds a run with other settings."""
     keep_freed_memory()
     digest = plan.settings.digest()
     path = None if folder is None else folder / STATE
@@ -253,10 +249,8 @@ def run_rounds(
 
 def keep_freed_memory() -> bool:
     """Have glibc keep what is freed for the next round: giving it back to the system and fetching it again takes up to
-    a third of a round of small networks. Holds for the whole process, whose memory then stays at its peak.
-
-    Returns False, and changes nothing, where there is no glibc.
-    """
+    a third of a round of small networks. Holds for the whole process, whose memory then stays at its peak. Returns
+    False, and changes nothing, where there is no glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, TypeError, AttributeError):  # Windows, macOS, musl

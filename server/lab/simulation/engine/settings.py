@@ -20,12 +20,10 @@ class _Settings(BaseModel):
 
 
 class LocalWork(_Settings):
-    """What a client does in a round.
-
-    kind: ``gradient`` sends minus the mean gradient of one batch (FedSGD); ``steps`` and ``epochs`` send the difference
-    after ``count`` of them by plain SGD (FedAvg). batch: examples of a step, at most. learning_rate: of a step.
-    clip_norm: L2 bound of every step's gradient. proximal: mu of FedProx, whose steps add mu (w - w_0) to the gradient.
-    """
+    """What a client does in a round. kind: ``gradient`` sends minus the mean gradient of one batch (FedSGD); ``steps``
+    and ``epochs`` send the difference after ``count`` of them by plain SGD (FedAvg). batch: examples of a step, at
+    most. learning_rate: of a step. clip_norm: L2 bound of every step's gradient. proximal: mu of FedProx, whose steps
+    add mu (w - w_0) to the gradient."""
 
     kind: Literal["gradient", "steps", "epochs"] = "gradient"
     count: Count = 1

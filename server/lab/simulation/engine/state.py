@@ -86,11 +86,9 @@ def load(path: Path, digest: str) -> State:
 
 
 def add_noise(total: Arrays, stddev: float, key: bytes, number: int) -> Arrays:
-    """``total`` with Gaussian noise of standard deviation ``stddev`` on every value.
-
-    The stream is bound to the run's secret key, the round's number and the bytes of ``total``: the same inputs give the
-    same release, and no two different inputs share noise. PrivacyError: stddev that is not a number of 0 or more.
-    """
+    """``total`` with Gaussian noise of standard deviation ``stddev`` on every value. The stream is bound to the run's
+    secret key, the round's number and the bytes of ``total``: the same inputs give the same release, and no two
+    different inputs share noise. PrivacyError: stddev that is not a number of 0 or more."""
     if not (math.isfinite(stddev) and stddev >= 0):
         raise PrivacyError(f"noise: found a standard deviation of {stddev}, expected a number >= 0")
     if stddev == 0:
@@ -111,10 +109,8 @@ def add_noise(total: Arrays, stddev: float, key: bytes, number: int) -> Arrays:
 
 
 def _gaussian(content: bytes, count: int) -> NDArray[np.float64]:
-    """Standard normal values from uniform bytes, by Box and Muller over 53-bit uniforms that never are 0.
-
-    Cosine and sine of an angle come from the tangent of its half, which numpy computes ten times as fast as them.
-    """
+    """Standard normal values from uniform bytes, by Box and Muller over 53-bit uniforms that never are 0. Cosine and
+    sine of an angle come from the tangent of its half, which numpy computes ten times as fast as them."""
     bits = np.frombuffer(content, "<u8").reshape(2, -1) >> np.uint64(11)
     uniform = bits.astype(np.float64)
     uniform += 0.5

@@ -51,10 +51,8 @@ Worker = Callable[[Mapping[str, Tensor], Group], Sent]
 
 
 def worker(task: Task, settings: EngineSettings) -> Worker:
-    """The way that the settings ask for, or the quickest that the network allows.
-
-    Raises ConfigurationError where the way asked for does not know the network or the weights, saying why.
-    """
+    """The way that the settings ask for, or the quickest that the network allows. Raises ConfigurationError where the
+    way asked for does not know the network or the weights, saying why."""
     reason = obstacle(task.network)
     if reason is None and settings.weighting == "word_error":
         reason = "word errors are counted client by client"
@@ -70,11 +68,8 @@ def worker(task: Task, settings: EngineSettings) -> Worker:
 def clip_scales(
     squares: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], privacy: Privacy | None
 ) -> dict[str, Tensor]:
-    """What every client's delta is multiplied with to stay within its bounds, by parameter [K], at most 1.
-
-    squares: squared norms of deltas by parameter [K]; the bounds are those of devices (Pelikan et al. 2023, definition
-    3).
-    """
+    """What every client's delta is multiplied with to stay within its bounds, by parameter [K], at most 1. squares:
+    squared norms of deltas by parameter [K]; the bounds are those of devices (Pelikan et al. 2023, definition 3)."""
     whole = torch.stack(list(squares.values())).sum(0)
     if privacy is None:
         return dict.fromkeys(squares, torch.ones_like(whole))
@@ -135,12 +130,10 @@ class Ghost(_Bulk):
 
 
 class Grouped(_Bulk):
-    """Several steps of many clients: every client's weights in one stack, every layer one batched product.
-
-    All begin with the same weights, so the first step is one product of all rows. A step moves the stack by the
-    gradients' factors in place; gradients are never held. Clients with fewer steps than others stop early: later steps
-    have a rate of zero.
-    """
+    """Several steps of many clients: every client's weights in one stack, every layer one batched product. All begin
+    with the same weights, so the first step is one product of all rows. A step moves the stack by the gradients'
+    factors in place; gradients are never held. Clients with fewer steps than others stop early: later steps have a rate
+    of zero."""
 
     def __call__(self, weights: Mapping[str, Tensor], group: Group) -> Sent:
         clients = len(group.batches)

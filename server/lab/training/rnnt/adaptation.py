@@ -24,23 +24,18 @@ _OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a run goes on from.
-
-    parameters: of the trained network, constants too, by public name. fresh_pieces: the tokenizer is a new one, of any
-    size, so that what belongs to pieces (the embedding [V, E] and the joint's output [V, J], [V]) begins anew and the
-    encoder is first trained by CTC. frozen: names of parameters that stay as they are, or the beginnings of such
-    names up to a dot: ``encoder.0``, ``predictor``, ``joiner.output.bias``.
-    """
+    """What a run goes on from. parameters: of the trained network, constants too, by public name. fresh_pieces: the
+    tokenizer is a new one, of any size, so that what belongs to pieces (the embedding [V, E] and the joint's output [V,
+    J], [V]) begins anew and the encoder is first trained by CTC. frozen: names of parameters that stay as they are, or
+    the beginnings of such names up to a dot: ``encoder.0``, ``predictor``, ``joiner.output.bias``."""
 
     parameters: Mapping[str, NDArray[Any]]
     fresh_pieces: bool = False
     frozen: Sequence[str] = ()
 
     def parameters_for(self, architecture: Architecture, seed: int) -> Mapping[str, NDArray[Any]]:
-        """The parameters to begin with. Fresh rows are as large as the trained ones; blank keeps its own.
-
-        Raises BundleError where one that is needed is missing.
-        """
+        """The parameters to begin with. Fresh rows are as large as the trained ones; blank keeps its own. Raises
+        BundleError where one that is needed is missing."""
         if not self.fresh_pieces:
             return self.parameters
         shapes = architecture.parameter_shapes()
@@ -69,10 +64,8 @@ def read_start(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
 
 
 def freeze(network: RNNT, names: Sequence[str]) -> list[str]:
-    """Leave these parameters as they are from now on; see :class:`Start`. Returns their public names in order.
-
-    Raises ConfigurationError for a name that fits none.
-    """
+    """Leave these parameters as they are from now on; see :class:`Start`. Returns their public names in order. Raises
+    ConfigurationError for a name that fits none."""
     known = list(network.architecture.parameter_shapes())
     chosen = []
     for name in names:

@@ -83,11 +83,9 @@ class Learner(nn.Module):
 
 
 def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -> Tensor:
-    """A guess of the token at each stacked frame, [B, T] int64: a flat start.
-
-    Tokens share the speech in proportion to their letters; ``edge`` frames at both ends are taken as silence (blank at
-    the beginning), and everything comes ``delay`` frames late, since the encoder hears no future. -100: no guess.
-    """
+    """A guess of the token at each stacked frame, [B, T] int64: a flat start. Tokens share the speech in proportion to
+    their letters; ``edge`` frames at both ends are taken as silence (blank at the beginning), and everything comes
+    ``delay`` frames late, since the encoder hears no future. -100: no guess."""
     batch = batch.to(torch.device("cpu"))
     targets = torch.full((batch.features.shape[0], int(batch.frames.max())), -100)
     for row, (frames, length) in enumerate(zip(batch.frames.tolist(), batch.lengths.tolist(), strict=True)):

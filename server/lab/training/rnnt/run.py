@@ -116,11 +116,9 @@ class _Result:
 
 
 def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
-    """Set the blank's bias, count word errors and export what the trainer has chosen. Returns the log's last line.
-
-    The bias is lowered by what makes fewest word errors on the development utterances, if there are any: trained
-    through noise and masks, a small transducer is shy, most of its errors are words left out.
-    """
+    """Set the blank's bias, count word errors and export what the trainer has chosen. Returns the log's last line. The
+    bias is lowered by what makes fewest word errors on the development utterances, if there are any: trained through
+    noise and masks, a small transducer is shy, most of its errors are words left out."""
     task = result.task
     bias, shyness = task.module.network.joiner_output.bias.data, 0.0
     before = bias.clone()

@@ -20,10 +20,8 @@ from server.lab.training.trainer import Sampler
 
 class ShardSampler(Sampler[Batch]):
     """Epochs over the last few shards. Before ``easy_share`` of the budget they are over shard 0: a few clear words.
-
     begun: whether the network has been trained before, so that there is nothing easy. network: its mean features are
-    what masks hold.
-    """
+    what masks hold."""
 
     def __init__(
         self,

@@ -26,12 +26,10 @@ from server.lab.training.trainer import Loss, Task
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """When a recognizer is trained by what, as shares of the budget.
-
-    flat: up to here by a guess of where each token is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC
-    (both per token). Ramesh et al. 2023 train by RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is
-    that. pruning, dtype: see :func:`export.losses.rnnt.rnnt_loss`.
-    """
+    """When a recognizer is trained by what, as shares of the budget. flat: up to here by a guess of where each token
+    is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC (both per token). Ramesh et al. 2023 train by
+    RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is that. pruning, dtype: see
+    :func:`export.losses.rnnt.rnnt_loss`."""
 
     flat: float = 0.1
     ctc: float = 0.4
@@ -48,11 +46,9 @@ class Phases:
 
 
 class RnntTask(Task[Batch]):
-    """Flat start, CTC, then RNN-T with CTC as a helper.
-
-    begun: whether the network has been trained, so that there is no flat start; transducer: whether it is trained by
-    RNN-T from the beginning. Raises DataError for a tokenizer of another size than the network's.
-    """
+    """Flat start, CTC, then RNN-T with CTC as a helper. begun: whether the network has been trained, so that there is
+    no flat start; transducer: whether it is trained by RNN-T from the beginning. Raises DataError for a tokenizer of
+    another size than the network's."""
 
     module: Learner
 

@@ -44,9 +44,7 @@ def load_checkpoint(
     path: Path, module: nn.Module, optimizer: Optimizer, schedule: LRScheduler, average: AveragedModel
 ) -> dict[str, Any]:
     """Restore what :func:`save_checkpoint` wrote, into objects built with the same settings. Returns the JSON state.
-
-    Raises DataError when the file is damaged or belongs to another network.
-    """
+    Raises DataError when the file is damaged or belongs to another network."""
     try:
         tensors, metadata = load_tensors(path)
         described = {name: json.loads(value) for name, value in metadata.items()}

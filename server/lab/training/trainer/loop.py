@@ -94,8 +94,7 @@ class Trainer(Generic[B]):
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the budget, from the checkpoint where there is one. Returns the log's last record, with
-        the chosen averaged weights in the task's module. Raises LearningError when a gradient is no longer a number.
-        """
+        the chosen averaged weights in the task's module. Raises LearningError when a gradient is no longer a number."""
         self.restore()
         while self.progress < 1.0:
             self.epoch()

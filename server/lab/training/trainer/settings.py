@@ -90,9 +90,7 @@ class Settings:
 
     def schedule(self, optimizer: Optimizer, progress: Callable[[], float]) -> LambdaLR:
         """Linear warm-up, then half a cosine over the whole budget, from its begin, down to FLOOR of the peak.
-
-        progress: gives the share of the budget used, which may be one of time.
-        """
+        progress: gives the share of the budget used, which may be one of time."""
 
         def factor(step: int) -> float:
             rising = min(1.0, (step + 1) / max(1, self.warmup))

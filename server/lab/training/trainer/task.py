@@ -29,12 +29,10 @@ B = TypeVar("B", bound=Movable)
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of one batch, as a *sum*, so that parts of a batch add up to the whole.
-
-    total: [] float32, summed over whatever is counted (tokens, frames, ...); its gradient is taken. count: how many.
-    The trainer minimizes total / count over all accumulated batches together. parts: sums to report, by name, each
-    divided by the same count in the log.
-    """
+    """The loss of one batch, as a *sum*, so that parts of a batch add up to the whole. total: [] float32, summed over
+    whatever is counted (tokens, frames, ...); its gradient is taken. count: how many. The trainer minimizes total /
+    count over all accumulated batches together. parts: sums to report, by name, each divided by the same count in the
+    log."""
 
     total: Tensor
     count: float
@@ -42,11 +40,9 @@ class Loss:
 
 
 class Task(ABC, Generic[B]):
-    """A network to train. ``module`` holds every parameter and buffer; only what requires a gradient is changed.
-
-    A loss is computed under the trainer's autocast and on the device that ``module`` is on; whatever is random in it
-    comes from torch's default generators, whose state checkpoints keep.
-    """
+    """A network to train. ``module`` holds every parameter and buffer; only what requires a gradient is changed. A loss
+    is computed under the trainer's autocast and on the device that ``module`` is on; whatever is random in it comes
+    from torch's default generators, whose state checkpoints keep."""
 
     module: nn.Module
 
@@ -76,12 +72,9 @@ class Task(ABC, Generic[B]):
 
 
 class Sampler(ABC, Generic[B]):
-    """The batches of every epoch.
-
-    A plan, and a batch, is a function of its arguments, of :meth:`state` at the epoch's begin and of the sampler's
-    settings, so that a resumed run goes on in mid-epoch. What is drawn at random must be drawn from (seed, epoch,
-    number of the utterance), not from a generator that runs.
-    """
+    """The batches of every epoch. A plan, and a batch, is a function of its arguments, of :meth:`state` at the epoch's
+    begin and of the sampler's settings, so that a resumed run goes on in mid-epoch. What is drawn at random must be
+    drawn from (seed, epoch, number of the utterance), not from a generator that runs."""
 
     @abstractmethod
     def plan(self, epoch: int, progress: float) -> Sequence[Sequence[int]]:
