@@ -133,8 +133,7 @@ class Bounded:
     def publish(self, devices: Sequence[Personal]) -> Array | None:
         """The released counts of all rounds so far, smoothed with the background [n]."""
         reports = (bounded_counts(device.pending, self.plan) for device in devices)
-        total = sum_counts(reports, len(self.background))
-        found = add_noise(total, self.plan)
+        found = add_noise(sum_counts(reports, len(self.background)), self.plan)
         self.released = found if self.released is None else self.released + found
         self.variance += released_variance(self.plan, len(devices))
         kept = surviving_counts(self.released, self.variance, self.plan.mechanism, self.suppression)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import PRESETS
 from device_sdk.commands.output import write_file
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
@@ -26,9 +25,9 @@ from device_sdk.personalization.rescorer import Rescorer
 from examples.liu_2020.lists import Client, NBest, read_clients, write_client
 from examples.liu_2020.meetings import (
     LONGEST,
+    MEETINGS,
     SHORTEST,
     Meeting,
-    base_mixture,
     cast,
     read_meetings,
     series_of,
@@ -36,6 +35,7 @@ from examples.liu_2020.meetings import (
     utterances,
     waveform,
 )
+from examples.rao_2023.base import further_recipe, spoken_by
 from examples.rao_2023.domains import Stage
 from export.bundles import bundle_run
 from rescoring.combination import CombinationWeights
@@ -45,7 +45,7 @@ from server.lab.training.background import TextSources, run_language_model, run_
 from server.lab.training.data import Example
 from server.lab.training.language_model import LanguageModelSettings
 from server.lab.training.pieces import read_sentences, word_list
-from server.lab.training.rnnt import Recipe, train_rnnt
+from server.lab.training.rnnt import train_rnnt
 from server.lab.training.trainer import Budget
 
 _LICENCE = "CC BY 4.0 (AMI corpus, SLURP)"
@@ -95,23 +95,11 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
     described = out / "training.json"
     if described.exists() and json.loads(described.read_text("utf-8"))["result"].get("progress", 0.0) >= 1.0:
         return
-    recipe = Recipe(
-        preset=next(name for name, shape in PRESETS.items() if shape == start.architecture),
-        budget=Budget(steps=settings.recognizer_steps),
-        peak=1.5e-3,
-        helper=0.0,
-        augment_share=0.0,
-        made_augmented=0.1,
-        dropout=0.05,
-        average=0.998,
-        shard=settings.shard,
-        window=6,
-        batch=40,
-        seconds=120.0,
-        threads=settings.threads,
-        snapshot_minutes=15.0,
-    )
-    mixture, pieces = base_mixture(base_sentences(data, meetings)), start.file("tokenizer.model").read_bytes()
+    given = {"budget": Budget(steps=settings.recognizer_steps), "threads": settings.threads, "snapshot_minutes": 15.0}
+    recipe = further_recipe(start, made_augmented=0.1, shard=settings.shard, window=6, **given)
+    scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
+    mixture = spoken_by(MEETINGS, 600, base_sentences(data, meetings), scenes)
+    pieces = start.file("tokenizer.model").read_bytes()
     train_rnnt(recipe, mixture, pieces, out, watched_utterances(meetings, settings.watched), begin=start.weights)
 
 

@@ -20,7 +20,6 @@ from examples.rao_2023.domains import QUIET, Domain, Stage, people
 from server.lab.corpora.made import Person, say
 from server.lab.corpora.readers import read_jsonl
 from server.lab.corpora.utterance import Waveform, clean
-from server.lab.training.speech import Mixture
 
 SHORTEST, LONGEST = 3, 12
 """Words of an utterance: longer turns are cut, shorter parts are left out."""
@@ -125,12 +124,3 @@ def cast(meeting: Meeting, stage: Stage) -> dict[str, Person]:
 def waveform(meeting: Meeting, number: int, turn: Turn, persons: dict[str, Person]) -> Waveform:
     """Utterance ``number`` of a meeting as its speaker's microphone hears it, float32 [S] at 16 kHz."""
     return say(turn.text, persons[turn.speaker], [number, *meeting.name.encode()])
-
-
-def base_mixture(sentences: Sequence[str]) -> Mixture:
-    """What a base model for meetings learns from: the sentences, said by 600 voices of the stage ``learn``."""
-    voices = tuple(person.voice for person in people(MEETINGS, "learn", 600, np.random.default_rng(0)))
-    scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
-    return Mixture(
-        tuple(sentences), intents={}, sentences_share=1.0, recorded=0.0, narrow=0.0, scenes=scenes, voices=voices
-    )

@@ -8,7 +8,7 @@ lucky point wins. An extension earns its place if development meetings have fewe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -29,23 +29,13 @@ Axes = Mapping[str, Sequence[Any]]
 Step = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
-
-    scales: Axes = field(
-        default_factory=lambda: {
-            "language_model": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2),
-            "word_bonus": (-1.0, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
-            "unlisted_bonus": (-8.0, -6.0, -4.0, -2.0, 0.0, 2.0),
-        }
-    )
-    marginals: Axes = field(
-        default_factory=lambda: {
-            "marginal": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0),
-            "smoothing": (5.0, 20.0, 100.0),
-        }
-    )
+SCALES: Axes = {
+    "language_model": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2),
+    "word_bonus": (-1.0, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
+    "unlisted_bonus": (-8.0, -6.0, -4.0, -2.0, 0.0, 2.0),
+}
+"""Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
+MARGINALS: Axes = {"marginal": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0)}
 
 
 def choose(axes: Axes, errors_of: Callable[[Mapping[str, Any]], int], tell: Step = lambda *_: None) -> dict[str, Any]:
@@ -55,13 +45,14 @@ def choose(axes: Axes, errors_of: Callable[[Mapping[str, Any]], int], tell: Step
     for number, point in enumerate(points):
         errors[number] = errors_of(point)
         tell(number + 1, len(points))
-    averaged = smoothed(errors.reshape([len(values) for values in axes.values()]))
-    return points[int(averaged.argmin())]
+    return points[int(smoothed(errors.reshape([len(values) for values in axes.values()])).argmin())]
 
 
-def tuned_baseline(clients: Sequence[Listener], grid: Grid, tell: Step = lambda *_: None) -> CombinationWeights:
+def tuned_baseline(
+    clients: Sequence[Listener], tell: Step = lambda *_: None, scales: Axes = SCALES
+) -> CombinationWeights:
     """The second pass without marginals at its best, with neural and n-gram scores interpolated at 0.5."""
-    point = choose(grid.scales, lambda point: _sum(baseline(clients, CombinationWeights(**point))), tell)
+    point = choose(scales, lambda point: _sum(baseline(clients, CombinationWeights(**point))), tell)
     return CombinationWeights(**point)
 
 
@@ -69,16 +60,16 @@ def tuned_marginals(
     clients: Sequence[Listener],
     background: Array,
     start: CombinationWeights,
-    grid: Grid,
     rounds: int,
     tell: Step = lambda *_: None,
+    axes: Axes = MARGINALS,
 ) -> CombinationWeights:
     """Lambda and the smoothing of eq. 4 for the paper's method at T = ``rounds``; the other weights stay."""
 
     def errors_of(point: Mapping[str, Any]) -> int:
         return adaptation_errors(clients, background, Method(replace(start, **point)), rounds)
 
-    return replace(start, **choose(grid.marginals, errors_of, tell))
+    return replace(start, **choose(axes, errors_of, tell))
 
 
 def adaptation_errors(clients: Sequence[Listener], background: Array, how: Method, rounds: int) -> int:
@@ -154,8 +145,7 @@ def run(
     clients: Sequence[Listener], background: Array, plain: CombinationWeights, settings: Sequence[Setting], tell: Tell
 ) -> list[Row]:
     """The baseline with the weights ``plain``, then every setting's row."""
-    errors = baseline(clients, plain)
-    found = [Row("2", BASELINE, tuple(own.astype(np.float64) for own in errors))]
+    found = [Row("2", BASELINE, tuple(own.astype(np.float64) for own in baseline(clients, plain)))]
     for number, each in enumerate(settings):
         tell("rows", number, len(settings))
         runs = [simulate(clients, background, each.how, each.rounds, each.server()) for _ in range(each.repeats)]

@@ -16,7 +16,6 @@ from examples.liu_2020.rows import (
     ALL,
     BASELINE,
     EXACT,
-    Grid,
     Row,
     every_row,
     extend,
@@ -78,10 +77,10 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
 def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, Any]:
     """Tune on development meetings, then every row on test meetings, once. Returns the document with its findings.
     Beside what is tuned, weights are the paper's alpha, beta and sigma, with a personal part renewed once a round."""
-    development, background, grid = cached.development, cached.background, Grid()
-    plain = tuned_baseline(development, grid, partial(tell, "weights of the second pass"))
+    development, background = cached.development, cached.background
+    plain = tuned_baseline(development, partial(tell, "weights of the second pass"))
     paper = replace(plain, alpha=0.5, beta=0.25, sigma=5.0, refresh="round")
-    tuned = tuned_marginals(development, background, paper, grid, rounds, partial(tell, "lambda"))
+    tuned = tuned_marginals(development, background, paper, rounds, partial(tell, "lambda"))
     methods, errors = extend(development, background, tuned, rounds, tell)
     settings = list(every_row(background, tuned, rounds, repeats, methods))
     document = summary(cached, run(cached.test, background, tuned, settings, tell), rounds)

@@ -6,11 +6,12 @@ a seed model meets another domain (Pelikan et al. 2023, section 5.3). Tests are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count as count_from
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ def dictate(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, in
         return examples
 
     paths = {name: folder / f"{name}-{seed}-{digest(scale)}.safetensors" for name, *_ in plan}
-    return Speech(*(_by_voice(keep_speech(paths[group[0]], partial(make, *group))) for group in plan))
+    said = (keep_speech(paths[group[0]], partial(make, *group)) for group in plan)
+    return Speech(*(tuple(tuple(own) for _, own in groupby(each, attrgetter("source"))) for each in said))
 
 
 def shuffle(voices: Voices, seed: int) -> Voices:
@@ -79,7 +81,3 @@ def shuffle(voices: Voices, seed: int) -> Voices:
     for example, owner in zip(every, reassign([0] * len(every), len(voices), seed), strict=True):
         mixed[owner].append(example)
     return tuple(map(tuple, mixed))
-
-
-def _by_voice(examples: Iterable[Example]) -> Voices:
-    return tuple(tuple(own) for _, own in groupby(examples, lambda example: example.source))

@@ -22,6 +22,8 @@ from server.lab.training.data import Example
 from server.lab.training.spectra import log_spectra
 
 Language = Literal["en", "fr"]
+Keep = Callable[[str], bool] | None
+"""Which speakers; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,8 @@ def _taught(speaker: str) -> bool:
     return hashlib.blake2b(speaker.encode(), digest_size=1).digest()[0] < 256 // 5
 
 
-def _any(speaker: str) -> bool:
-    return True
-
-
 def _cuts(
-    kind: recipes.Kind, path: Path, parts: Sequence[str], language: str, keep: Callable[[str], bool]
+    kind: recipes.Kind, path: Path, parts: Sequence[str], language: str, keep: Keep = None
 ) -> tuple[dict[str, tuple[Utterance, float]], list[Item]]:
     """Utterances and their seconds by id, and what partitioners see of them."""
     found: dict[str, tuple[Utterance, float]] = {}
@@ -101,7 +99,7 @@ def _cuts(
     for part in parts:
         cuts = recipes.manifest(kind, path, part, language)
         for utterance, item in zip(recipes.as_corpus(kind, cuts).utterances, recipes.items_of(kind, cuts), strict=True):
-            if keep(item.speaker):
+            if keep is None or keep(item.speaker):
                 found[item.id] = (utterance, item.seconds)
                 items.append(item)
     if not items:
@@ -110,7 +108,7 @@ def _cuts(
 
 
 def _silos(
-    kind: recipes.Kind, path: Path, parts: Sequence[str], language: str, keep: Callable[[str], bool] = _any
+    kind: recipes.Kind, path: Path, parts: Sequence[str], language: str, keep: Keep = None
 ) -> tuple[Clips, tuple[int, ...]]:
     found, items = _cuts(kind, path, parts, language, keep)
     silos = speaker_silos(items)
@@ -120,14 +118,18 @@ def _silos(
 
 
 def _read(
-    kind: recipes.Kind, path: Path, parts: Sequence[str], language: str = "en", keep: Callable[[str], bool] = _any
+    kind: recipes.Kind,
+    path: Path,
+    parts: Sequence[str],
+    language: str = "en",
+    keep: Callable[[str], bool] | None = None,
 ) -> Clips:
     found, _ = _cuts(kind, path, parts, language, keep)
     return ReadClips([one for one, _ in found.values()], [seconds for _, seconds in found.values()], log_spectra)
 
 
 def _examples(kind: recipes.Kind, path: Path, part: str, language: str) -> tuple[Example, ...]:
-    found, _ = _cuts(kind, path, [part], language, _any)
+    found, _ = _cuts(kind, path, [part], language)
     return tuple(
         Example(log_spectra(one.load()).astype(np.float16), one.text or "", one.speaker) for one, _ in found.values()
     )

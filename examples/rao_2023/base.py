@@ -6,9 +6,10 @@ The packaged model has heard neither the requests nor a voice of devices or test
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from safetensors.numpy import load_file
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import ConfigurationError
-from examples.rao_2023.domains import QUIET, general, people
+from examples.rao_2023.domains import QUIET, Domain, general, people
 from server.lab.corpora.acoustics import GENTLE, Ranges
 from server.lab.training.data import Example
 from server.lab.training.rnnt import Recipe, train_rnnt
@@ -72,43 +73,40 @@ def train_base(
     all, the making of speech not counted. longest, turns: of the general domain. watched: the blank is calibrated on
     those whose source ends with ``.development``."""
     weights: Weights = bundle.weights
-    presets = [name for name, architecture in PRESETS.items() if architecture == bundle.architecture]
-    if not presets:
-        known = ", ".join(PRESETS)
-        raise ConfigurationError(f"bundle: expected one of the architectures {known}; give --base instead")
     for number, stage in enumerate(stages, 1):
         folder = out / f"stage-{number}"
         if not _is_finished(folder):
             share = minutes * stage.share
-            recipe = Recipe(
-                preset=presets[0],
-                budget=Budget(minutes=share),
-                peak=1.5e-3,
-                helper=0.0,
-                augment_share=0.0,
-                made_augmented=stage.changed,
-                dropout=0.05,
-                average=0.998,
-                shard=max(40, min(stage.shard, round(_SHARD_A_MINUTE * share))),
-                window=stage.window,
-                batch=40,
-                seconds=120.0,
-                threads=threads,
-            )
-            mixture = _mixture(data, stage, longest, max(turns, stage.turns))
+            shard = max(40, min(stage.shard, round(_SHARD_A_MINUTE * share)))
+            given: dict[str, Any] = {
+                "budget": Budget(minutes=share),
+                "made_augmented": stage.changed,
+                "threads": threads,
+            }
+            recipe = further_recipe(bundle, shard=shard, made_augmented=stage.changed, **given)
+            domain = general(data, longest, max(turns, stage.turns))
+            sentences = [sentence.text for sentence in domain.sentences["learn"]]
+            mixture = spoken_by(domain, stage.people, sentences, stage.scenes)
             train_rnnt(recipe, mixture, bundle.file("tokenizer.model").read_bytes(), folder, watched, begin=weights)
         weights = load_file(folder / "weights.safetensors")
     return weights
 
 
-def _mixture(data: Path, stage: BaseStage, longest: int, turns: int) -> Mixture:
-    domain = general(data, longest, turns)
-    sentences = tuple(sentence.text for sentence in domain.sentences["learn"])
-    speakers = people(domain, "learn", stage.people, np.random.default_rng(0))
-    voices = tuple(person.voice for person in speakers)
-    return Mixture(
-        sentences, intents={}, sentences_share=1.0, recorded=0.0, narrow=0.0, scenes=stage.scenes, voices=voices
-    )
+def further_recipe(bundle: Bundle, **given: Any) -> Recipe:
+    """To go on from a bundle's weights with made speech. ConfigurationError: its architecture has no preset."""
+    preset = next((name for name, architecture in PRESETS.items() if architecture == bundle.architecture), None)
+    if preset is None:
+        known = ", ".join(PRESETS)
+        raise ConfigurationError(f"bundle: expected one of the architectures {known}; give --base instead")
+    usual: dict[str, Any] = {"peak": 1.5e-3, "helper": 0.0, "augment_share": 0.0, "dropout": 0.05, "average": 0.998}
+    return Recipe(preset, batch=40, seconds=120.0, **usual, **given)
+
+
+def spoken_by(domain: Domain, count: int, sentences: Iterable[str], scenes: Ranges) -> Mixture:
+    """The sentences, said by ``count`` voices of the stage ``learn``; 0 for every base voice there is."""
+    voices = tuple(person.voice for person in people(domain, "learn", count, np.random.default_rng(0)))
+    shares: dict[str, Any] = {"intents": {}, "sentences_share": 1.0, "recorded": 0.0, "narrow": 0.0}
+    return Mixture(tuple(sentences), scenes=scenes, voices=voices, **shares)
 
 
 def _is_finished(folder: Path) -> bool:

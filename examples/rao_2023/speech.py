@@ -62,8 +62,7 @@ class Said:
         found = []
         for place in range(number * self.CHUNK, min((number + 1) * self.CHUNK, self.total)):
             person = self.cast[generator.integers(len(self.cast))]
-            sentence = sentences[generator.integers(len(sentences))]
-            found.append(_clip(sentence, person, (self.seed, place)))
+            found.append(_clip(sentences[generator.integers(len(sentences))], person, (self.seed, place)))
             self.tell(place + 1, self.total)
         return found
 
@@ -77,8 +76,7 @@ def clips_each(
     order = generator.permutation(len(sentences))
     found = []
     for number in range(count):
-        sentence = sentences[order[number % len(order)]]
-        found.append(_clip(sentence, cast[number % len(cast)], (seed, number)))
+        found.append(_clip(sentences[order[number % len(order)]], cast[number % len(cast)], (seed, number)))
         tell(number + 1, count)
     return found
 

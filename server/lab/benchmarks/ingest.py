@@ -103,8 +103,7 @@ def measure(folder: Path, *, durable: bool) -> dict[str, float]:
         rows = [{"id": each.id, "public_key": each.public, "enrolled_at": time.time()} for each in fleet]
         connection.execute(insert(devices), rows)
     own.close()
-    rng = np.random.default_rng(0)
-    tensors = {"w": rng.normal(scale=1e-4, size=VALUES).astype(np.float32)}
+    tensors = {"w": np.random.default_rng(0).normal(scale=1e-4, size=VALUES).astype(np.float32)}
     found: dict[str, list[float]] = {"deltas": [], "marginals": []}
     plan = RoundSettings.model_validate({"deltas": {}, "weighting": "uniform"})
     with _served(folder, durable) as address, OperatorClient(f"http://{address}", TOKEN) as operator:

@@ -187,8 +187,7 @@ def room_response(rt60: float, direct_db: float, generator: np.random.Generator)
 def coloured_noise(samples: int, colour: float, sway: float, generator: np.random.Generator) -> Samples:
     """Noise [samples] of RMS 1 whose power falls as 1 / f ** colour and whose loudness wanders by ``sway`` (0 to 1)."""
     size = _fft_size(samples)
-    frequencies = np.fft.rfftfreq(size, 1 / SAMPLE_RATE)
-    shape = np.maximum(frequencies, 40.0) ** (-colour / 2)
+    shape = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 40.0) ** (-colour / 2)
     noise = np.fft.irfft(np.fft.rfft(generator.standard_normal(size)) * shape, size)[:samples]
     if sway > 0:
         points = np.exp(sway * generator.standard_normal(samples // 4000 + 2))

@@ -133,8 +133,7 @@ def _cuts(recordings: RecordingSet, supervisions: SupervisionSet) -> CutSet:
     if len(recordings) == 0 or len(supervisions) == 0:
         return CutSet([])
     whole = CutSet.from_manifests(recordings, supervisions).trim_to_supervisions(keep_overlapping=False)
-    named = [cut.with_id(cut.supervisions[0].id) for cut in whole]
-    return CutSet(sorted(named, key=lambda cut: str(cut.id)))
+    return CutSet(sorted([cut.with_id(cut.supervisions[0].id) for cut in whole], key=lambda cut: str(cut.id)))
 
 
 def _utterance(cut: MonoCut) -> Utterance:

@@ -85,8 +85,7 @@ def accents_of(voice_set: VoiceSet) -> tuple[str, ...]:
 def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str | None = None) -> Voice:
     """A random voice of a set. Device and held-out voices have a regional accent three times in four."""
     check_choice("voice set", voice_set, tuple(VARIANTS))
-    regional = voice_set != "base" and generator.random() < 0.75
-    accents = REGIONAL_ACCENTS if regional else MAINSTREAM_ACCENTS
+    accents = REGIONAL_ACCENTS if (voice_set != "base" and generator.random() < 0.75) else MAINSTREAM_ACCENTS
     return Voice(
         accent=accents[generator.integers(len(accents))],
         variant=variant or VARIANTS[voice_set][generator.integers(len(VARIANTS[voice_set]))],

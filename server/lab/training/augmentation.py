@@ -90,14 +90,12 @@ def _channel(bins: int, strength: float, generator: np.random.Generator) -> Feat
     """A smooth random frequency response [M]: a few cosines over the mel scale."""
     order = np.arange(1, 5)
     weights = generator.normal(0.0, strength, order.size) / np.sqrt(order)
-    angles = np.pi * order[:, None] * (np.arange(bins) + 0.5) / bins
-    return (weights @ np.cos(angles)).astype(np.float32)
+    return (weights @ np.cos(np.pi * order[:, None] * (np.arange(bins) + 0.5) / bins)).astype(np.float32)
 
 
 def _raise_floor(features: Features, generator: np.random.Generator) -> Features:
     """Add steady noise with a random smooth spectrum, 5 to 30 dB below the loud parts."""
-    loud = np.percentile(features, 95)
-    level = loud - generator.uniform(5.0, 30.0) / 10.0 * np.log(10.0)
+    level = np.percentile(features, 95) - generator.uniform(5.0, 30.0) / 10.0 * np.log(10.0)
     spectrum = level + _channel(features.shape[1], 0.8, generator)
     wobble = generator.normal(0.0, 0.4, features.shape).astype(np.float32)
     return np.logaddexp(features, spectrum.astype(np.float32) + wobble)

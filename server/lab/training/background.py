@@ -125,8 +125,7 @@ def background_text(texts: Sequence[Path], sentences: int, seed: int) -> list[st
     text = grammar_text(sentences, seed) + [line for path in texts for line in read_sentences(path)]
     if not text:
         raise DataError("background text: found no sentence; raise --sentences or give --text")
-    order = np.random.default_rng(seed).permutation(len(text))
-    return [text[index] for index in order]
+    return [text[index] for index in np.random.default_rng(seed).permutation(len(text))]
 
 
 def background_unigram(sentences: Iterable[str], words: WordList) -> NDArray[np.float64]:

@@ -99,8 +99,7 @@ def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random
             result.append([])
             longest = lengths[index]
         result[-1].append(int(index))
-    order = generator.permutation(len(result))
-    return [result[position] for position in order if result[position]]
+    return [result[position] for position in generator.permutation(len(result)) if result[position]]
 
 
 def collate(items: Iterable[tuple[NDArray[np.floating], Sequence[int]]], subsampling: int) -> Batch:

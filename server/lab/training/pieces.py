@@ -53,5 +53,4 @@ def train_pieces(sentences: Iterable[str], size: int) -> bytes:
 def word_list(vocabulary: Iterable[str], sentences: Sequence[str] = (), least: int = 3) -> list[str]:
     """``<unk>``, then the vocabulary and every word seen ``least`` times in the sentences, sorted."""
     counts = Counter(word for sentence in sentences for word in sentence.split())
-    words = set(vocabulary) | {word for word, count in counts.items() if count >= least}
-    return ["<unk>", *sorted(words)]
+    return ["<unk>", *sorted(set(vocabulary) | {word for word, count in counts.items() if count >= least})]

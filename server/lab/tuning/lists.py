@@ -84,8 +84,7 @@ class DevelopmentLists:
 
     def word_errors(self, weights: CombinationWeights) -> int:
         """Word errors of the best entries under these weights, without adaptation."""
-        best = self.totals(weights).argmax(axis=1)
-        return int(self.errors[np.arange(len(self)), best].sum())
+        return int(self.errors[np.arange(len(self)), self.totals(weights).argmax(axis=1)].sum())
 
     @property
     def first_pass_errors(self) -> int:

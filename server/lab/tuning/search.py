@@ -143,8 +143,7 @@ def smoothed(errors: Array) -> Array:
     for axis in range(values.ndim):
         size = values.shape[axis]
         before = values.take(np.maximum(np.arange(size) - 1, 0), axis=axis)
-        after = values.take(np.minimum(np.arange(size) + 1, size - 1), axis=axis)
-        values = (before + 2 * values + after) / 4
+        values = (before + 2 * values + values.take(np.minimum(np.arange(size) + 1, size - 1), axis=axis)) / 4
     return values
 
 

@@ -44,8 +44,7 @@ def test_a_crowd_is_a_function_of_its_seed(experiment: Experiment, tmp_path: Pat
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_everyone_reads_digits_of_the_language(experiment: Experiment, language: str) -> None:
     crowd = experiment.crowd(language, 1)  # type: ignore[arg-type]
-    said = {word for each in crowd.learned.values() for word in each.text.split()}
-    assert said <= set(DIGITS[language])
+    assert {word for each in crowd.learned.values() for word in each.text.split()} <= set(DIGITS[language])
     assert len(_speakers(crowd.learned.values())) == TINY.crowd.speakers
     assert len(_speakers(crowd.tested.values())) == TINY.crowd.tested
 

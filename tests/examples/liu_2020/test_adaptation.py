@@ -142,9 +142,7 @@ def test_what_lies_within_the_noise_is_suppressed() -> None:
 
 
 TWO = listeners([client(f"A{number}a", number) for number in range(2)], WORDS)
-SMALL = rows.Grid(
-    {"language_model": (0.3, 0.6), "word_bonus": (0.0,)}, {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
-)
+SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
 
 
 def test_a_lucky_point_does_not_win() -> None:
@@ -153,8 +151,8 @@ def test_a_lucky_point_does_not_win() -> None:
 
 
 def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
-    plain = rows.tuned_baseline(TWO, SMALL)
-    tuned = rows.tuned_marginals(TWO, BACKGROUND, replace(plain, refresh="round"), SMALL, 3)
+    plain = rows.tuned_baseline(TWO, scales={"language_model": (0.3, 0.6), "word_bonus": (0.0,)})
+    tuned = rows.tuned_marginals(TWO, BACKGROUND, replace(plain, refresh="round"), 3, axes=SMALL)
     assert replace(tuned, marginal=0.5, smoothing=20.0, refresh="utterance") == plain
     adapted = rows.adaptation_errors(TWO, BACKGROUND, Method(tuned), 3)
     assert adapted < sum(int(errors.sum()) for errors in baseline(TWO, plain))

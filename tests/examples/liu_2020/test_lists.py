@@ -246,8 +246,7 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path,
     assert text and not any(word in unheard for sentence in text for word in sentence.split())
 
     told: set[str] = set()
-    folder = make_lists(data, work, TINY, lambda what, *_: told.add(what), tiny_bundle)
-    held = open_cache(folder)
+    held = open_cache(make_lists(data, work, TINY, lambda what, *_: told.add(what), tiny_bundle))
     assert len(held.development) == 1 and len(held.test) == 2
     assert {len(client) for client in held.test} == {2}
     assert (work / "language_models" / "text.txt").read_text().splitlines() == text

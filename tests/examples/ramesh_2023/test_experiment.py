@@ -219,8 +219,7 @@ def test_the_paper_s_corpora_in_english(tmp_path: Path) -> None:
 
 
 def test_the_paper_s_corpora_in_french(tmp_path: Path) -> None:
-    speakers = tuple(range(1, 31))
-    mls(tmp_path / "mls", ("train", "dev", "test"), speakers)
+    mls(tmp_path / "mls", ("train", "dev", "test"), tuple(range(1, 31)))
     speech = corpora_speech(tmp_path, "fr")
     taught = {speech.taught[index].source for index in range(len(speech.taught.frames))}
     silos = {speech.silos[index].source for index in range(len(speech.silos.frames))}

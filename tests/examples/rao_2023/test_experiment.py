@@ -113,8 +113,7 @@ def same(one: list[Clip], other: list[Clip]) -> bool:
 
 def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    kept = Said(domain, 4, 7, 5, tmp_path, lambda *done: told.append(done))
-    whole = kept[:]
+    whole = Said(domain, 4, 7, 5, tmp_path, lambda *done: told.append(done))[:]
     assert len(whole) == 7 and told == [(number, 7) for number in range(1, 8)]
     assert len(list(tmp_path.iterdir())) == 3
     passing = Said(domain, 4, 7, 5, None)
@@ -128,7 +127,6 @@ def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) ->
 
 
 def test_a_test_hears_everybody_and_every_sentence_in_turn(domain: Domain) -> None:
-    sentences = len(domain.sentences["development"])
-    found = clips_each(domain, "development", 3, sentences, 1)
+    found = clips_each(domain, "development", 3, len(domain.sentences["development"]), 1)
     assert len({clip.person for clip in found}) == 3
     assert {clip.sentence.text for clip in found} == {s.text for s in domain.sentences["development"]}

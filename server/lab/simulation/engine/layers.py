@@ -98,8 +98,7 @@ class Product:
     def move(self, weights: Tensor, scales: Tensor) -> Tensor:
         scaled, inputs = (self.rows.outputs * scales[:, None, None]).transpose(1, 2), self.rows.parts[self.place]
         if weights.dim() == len(self.shape):
-            whole = torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, inputs)
-            return whole.reshape(-1, *self.shape)
+            return torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, inputs).reshape(-1, *self.shape)
         weights.flatten(2).baddbmm_(scaled, inputs)
         return weights
 

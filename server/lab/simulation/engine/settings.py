@@ -100,5 +100,4 @@ class EngineSettings(_Settings):
 
     def digest(self) -> str:
         """Of everything but the number of rounds and how clients are computed: what a resumed run must agree on."""
-        content = self.model_dump_json(exclude={"rounds", "way", "group"})
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hashlib.sha256(self.model_dump_json(exclude={"rounds", "way", "group"}).encode()).hexdigest()

@@ -111,8 +111,7 @@ def add_noise(total: Arrays, stddev: float, key: bytes, number: int) -> Arrays:
 def _gaussian(content: bytes, count: int) -> NDArray[np.float64]:
     """Standard normal values from uniform bytes, by Box and Muller over 53-bit uniforms that never are 0. Cosine and
     sine of an angle come from the tangent of its half, which numpy computes ten times as fast as them."""
-    bits = np.frombuffer(content, "<u8").reshape(2, -1) >> np.uint64(11)
-    uniform = bits.astype(np.float64)
+    uniform = (np.frombuffer(content, "<u8").reshape(2, -1) >> np.uint64(11)).astype(np.float64)
     uniform += 0.5
     uniform *= 2.0**-53
     radius = np.sqrt(-2.0 * np.log(uniform[0]))

@@ -39,7 +39,19 @@ class Loss:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-class Task(ABC, Generic[B]):
+class Resumable:
+    """What keeps something between steps that a checkpoint must hold."""
+
+    def state(self) -> dict[str, Any]:
+        """That, as JSON; of a task besides ``module``, of a sampler what a plan depends on besides its arguments."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what :meth:`state` gave."""
+        return None
+
+
+class Task(Resumable, ABC, Generic[B]):
     """A network to train. ``module`` holds every parameter and buffer; only what requires a gradient is changed. A loss
     is computed under the trainer's autocast and on the device that ``module`` is on; whatever is random in it comes
     from torch's default generators, whose state checkpoints keep."""
@@ -62,16 +74,8 @@ class Task(ABC, Generic[B]):
         """Called before every step. True where the task has changed weights itself, so that averages begin anew."""
         return False
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep besides ``module``: JSON."""
-        return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what :meth:`state` gave."""
-        return None
-
-
-class Sampler(ABC, Generic[B]):
+class Sampler(Resumable, ABC, Generic[B]):
     """The batches of every epoch. A plan, and a batch, is a function of its arguments, of :meth:`state` at the epoch's
     begin and of the sampler's settings, so that a resumed run goes on in mid-epoch. What is drawn at random must be
     drawn from (seed, epoch, number of the utterance), not from a generator that runs."""
@@ -87,11 +91,3 @@ class Sampler(ABC, Generic[B]):
     def ends(self, progress: float) -> bool:
         """Whether the epoch that was planned last should end before its plan does."""
         return False
-
-    def state(self) -> dict[str, Any]:
-        """What a plan depends on besides its arguments: JSON."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what :meth:`state` gave."""
-        return None

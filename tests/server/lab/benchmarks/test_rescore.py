@@ -15,8 +15,7 @@ def test_the_list_is_one_that_a_beam_could_give() -> None:
     texts = [hypothesis.text for hypothesis in rescore.nbest(bundle.words)]
     assert len(set(texts)) == rescore.ENTRIES
     assert {len(text.split()) for text in texts} == {rescore.LENGTH}
-    unlisted = [sum(word == 0 for word in bundle.words.ids(text)) for text in texts]
-    assert unlisted == [0] * 18 + [1] * 2
+    assert [sum(word == 0 for word in bundle.words.ids(text)) for text in texts] == [0] * 18 + [1] * 2
 
 
 def test_the_peer_in_torch_is_the_same_model() -> None:

@@ -34,8 +34,7 @@ def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.Captur
 def test_an_ngram_without_a_share_is_asked_where_it_may_win_one(tiny_bundle: Bundle, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     without = Bundle.open(rewrite(tiny_bundle, tmp_path / "without", combination=CombinationWeights(ngram_share=0.0)))
-    corpus = tune._development("made:base", [1.0], 0, 1)
-    assert tune._lists(without, [corpus], 4).ngram is not None
+    assert tune._lists(without, [tune._development("made:base", [1.0], 0, 1)], 4).ngram is not None
 
 
 def test_out_leaves_the_bundle_alone(bundle: Path, tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ PARTITIONERS: dict[str, Callable[[list[Item], int], Partition]] = {
 @given(items=CORPORA, seed=st.integers(0, 3))
 def test_every_utterance_has_one_client_and_a_seed_repeats_itself(name: str, items: list[Item], seed: int) -> None:
     partition = PARTITIONERS[name](items, seed)
-    held = [item for own in partition.values() for item in own]
-    assert sorted(held) == sorted(item.id for item in items)
+    assert sorted([item for own in partition.values() for item in own]) == sorted(item.id for item in items)
     assert all(partition.values()), "no client is empty"
     assert PARTITIONERS[name](items, seed) == partition
 

@@ -20,8 +20,7 @@ from server.lab.corpora.readers import DIGITS, load_audio, read_jsonl
 def write(path: Path, seconds: float = 0.5, rate: int = 16_000, channels: int = 1, value: float = 0.25) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = np.full((int(seconds * rate), channels), value, np.float32)
-    subtype = "FLOAT" if path.suffix == ".wav" else None
-    soundfile.write(path, samples, rate, subtype=subtype)
+    soundfile.write(path, samples, rate, subtype="FLOAT" if path.suffix == ".wav" else None)
     return path
 
 
@@ -92,8 +91,7 @@ def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
         speech = len(words) * 0.3 + 0.6
         assert speech + (len(words) - 1) * 0.049 <= waveform.size / SAMPLE_RATE <= speech + (len(words) - 1) * 0.251
         assert np.array_equal(waveform, utterance.load())
-        edge = waveform[: int(0.29 * SAMPLE_RATE)]
-        assert 0 < np.abs(edge).max() < 0.01
+        assert 0 < np.abs(waveform[: int(0.29 * SAMPLE_RATE)]).max() < 0.01
         middle = float(np.median(waveform[int(0.35 * SAMPLE_RATE) : int(0.55 * SAMPLE_RATE)]))
         expected = 0.01 * (DIGITS.index(words[0]) + 1) + (0.2 if utterance.speaker == "bob" else 0.0)
         assert middle == pytest.approx(expected, abs=0.003)

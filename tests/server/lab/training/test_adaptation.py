@@ -32,8 +32,7 @@ FRENCH = [f"{subject} {verb} {thing}" for subject in SUBJECTS for verb in VERBS 
 
 def test_fresh_pieces_leave_the_rest_and_blank_alone() -> None:
     given = tiny_weights(TINY, 1)
-    start = Start(given, fresh_pieces=True)
-    found = start.parameters_for(replace(TINY, pieces=90), seed=0)
+    found = Start(given, fresh_pieces=True).parameters_for(replace(TINY, pieces=90), seed=0)
     for name, shape in replace(TINY, pieces=90).parameter_shapes().items():
         assert found[name].shape == shape
         if name in OF_PIECES:

@@ -29,8 +29,7 @@ def test_background_text_holds_files_and_grammar(tmp_path: Path) -> None:
 
 def test_unigram_is_positive_and_counts_the_bucket() -> None:
     words = WordList((UNKNOWN, "play", "never"))
-    u = background_unigram(["play play x"], words)
-    np.testing.assert_allclose(u, np.array([1.5, 2.5, 0.5]) / 4.5)
+    np.testing.assert_allclose(background_unigram(["play play x"], words), np.array([1.5, 2.5, 0.5]) / 4.5)
 
 
 def test_word_list_file(tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ class Regression(Task[Points]):
 
 class Drawn(Sampler[Points]):
     def __init__(self, size: int) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(24, 3, generator=generator)
+        self.x = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
         self.y = self.x @ torch.tensor([2.0, -1.0, 0.5])
         self.size = size
         self.loaded: list[tuple[int, ...]] = []

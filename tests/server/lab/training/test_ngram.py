@@ -68,8 +68,7 @@ def test_kenlm_reads_it_and_agrees(tmp_path: Path, name: str, cutoffs: tuple[int
 
 def test_bigram_by_hand() -> None:
     """One sentence type, so every number can be worked out: fallback discounts 0.5, 1.0, 1.5."""
-    words = WordList((UNKNOWN, "a", "b"))
-    model = ngram.estimate([[1, 2]] * 3, words, 2)
+    model = ngram.estimate([[1, 2]] * 3, WordList((UNKNOWN, "a", "b")), 2)
     # Unigrams count left neighbours: a, b and </s> have one each; 3 * 0.5 of 3 goes to 4 uniform symbols.
     assert model.probabilities[0][(1,)] == pytest.approx(0.5 / 3 + 0.5 / 4)
     assert model.probabilities[0][(0,)] == pytest.approx(0.5 / 4)

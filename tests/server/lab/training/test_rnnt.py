@@ -144,8 +144,7 @@ def test_flat_targets_share_the_speech_by_letters() -> None:
     letters[4] = 2.0
     given = collate([(np.zeros((54, 64), np.float32), [3, 4, 5])], 3)
     assert flat_targets(given, letters)[0].tolist() == [0] * 3 + [-100] * 2 + [3] * 3 + [4] * 6 + [5] * 3 + [-100]
-    short = collate([(np.zeros((9, 64), np.float32), [3, 4])], 3)
-    assert flat_targets(short, letters).shape == (1, 3)
+    assert flat_targets(collate([(np.zeros((9, 64), np.float32), [3, 4])], 3), letters).shape == (1, 3)
 
 
 @pytest.mark.usefixtures("present")

@@ -50,8 +50,7 @@ def test_made_sentences_are_of_the_base_split() -> None:
 
 
 def test_a_share_of_a_shard_is_quiet_and_speakers_may_be_waited_for() -> None:
-    examples = make_shard(Mixture(quiet=0.5), 4, 1, 20)
-    nobody = [example for example in examples if example.text == ""]
+    nobody = [example for example in make_shard(Mixture(quiet=0.5), 4, 1, 20) if example.text == ""]
     assert len(nobody) == 10 and {example.source for example in nobody} == {"made"}
     assert all(40 <= len(example.features) <= 542 and np.isfinite(example.features).all() for example in nobody)
     usual, waiting = (make_shard(Mixture(waiting=share), 4, 1, 12) for share in (0.0, 1.0))

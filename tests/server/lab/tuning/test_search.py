@@ -67,8 +67,7 @@ def test_a_useful_language_model_is_given_weight_and_a_harmful_one_none() -> Non
 def test_where_nothing_matters_the_start_is_kept() -> None:
     lists = stack([ListEntry("a", ("play",), (-1.0,), "play")], WORDS, None, None)
     start, seen = CombinationWeights(language_model=0.3, marginal=2.0, smoothing=5.0), list[float]()
-    tuned = tune(lists, start, WORDS, BACKGROUND, SMALL, seen.append)
-    assert tuned.weights == start
+    assert tune(lists, start, WORDS, BACKGROUND, SMALL, seen.append).weights == start
     assert seen[-1] == pytest.approx(1.0) and seen == sorted(seen)
 
 
@@ -118,8 +117,7 @@ def test_counts_by_rank_and_by_posterior_learn_on_lists(scale: float) -> None:
 
 
 def test_smoothing_prefers_a_valley_to_a_lucky_point() -> None:
-    errors = np.array([9.0, 1.0, 9.0, 9.0, 3.0, 2.0, 3.0])
-    assert int(smoothed(errors).argmin()) == 5
+    assert int(smoothed(np.array([9.0, 1.0, 9.0, 9.0, 3.0, 2.0, 3.0])).argmin()) == 5
     np.testing.assert_allclose(smoothed(np.full((3, 4), 7.0)), 7.0)
     assert smoothed(np.arange(12.0).reshape(3, 4)).shape == (3, 4)
 

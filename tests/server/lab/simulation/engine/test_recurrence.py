@@ -39,8 +39,7 @@ def test_it_is_torchs_lstm(dtype: torch.dtype, hidden: int, tolerance: float, sh
     for client in range(CLIENTS):
         own = inputs[client].detach().requires_grad_()
         expected, (h, c) = theirs(own)
-        asked = [own, *theirs.parameters()]
-        gradients = torch.autograd.grad(read(expected, h[0], c[0]), asked)
+        gradients = torch.autograd.grad(read(expected, h[0], c[0]), [own, *theirs.parameters()])
         alone = torch.zeros(CLIENTS, dtype=dtype)
         alone[client] = 1.0
         for mine, other in (

@@ -26,8 +26,7 @@ CLIENTS = 5
 def sent(kind: type, task: Task, held: Held, local: LocalWork, privacy: Privacy | None) -> Sent:
     weights = {name: parameter.detach().clone() for name, parameter in task.network.named_parameters()}
     batches = [steps(local, held, client, (3, 1)) for client in range(len(held))]
-    counts = np.arange(1.0, len(held) + 1)
-    given = iter(counts)
+    given = iter(np.arange(1.0, len(held) + 1))
     group = Group(batches, lambda losses, _: np.array([next(given) for _ in losses]))
     found: Sent = kind(task, local, privacy)(weights, group)
     return found
