@@ -58,15 +58,11 @@ def paired_bootstrap(
     seed: int = 0,
     samples: int = 10_000,
 ) -> Difference:
-    """Paired bootstrap of the difference in micro-averaged error rate, resampling whole groups with replacement.
-
-    N: utterances. errors_a, errors_b: errors of the two systems on each utterance [N]. denominators: what they are a
-    share of, words or slots [N]. groups: whose utterance it is [N]; utterances of one speaker are not independent, so
-    speakers are resampled, not utterances. Both systems see the same resamples. seed, samples: resamples drawn.
-
-    Raises ConfigurationError where lengths differ, nothing is counted, or system a makes no error (no relative
-    difference).
-    """
+    """Paired bootstrap of the difference in micro-averaged error rate, resampling whole groups with replacement. N:
+    utterances. errors_a, errors_b: errors of the two systems on each utterance [N]. denominators: what they are a share
+    of, words or slots [N]. groups: whose utterance it is [N]; utterances of one speaker are not independent, so
+    speakers are resampled, not utterances. Both systems see the same resamples. seed, samples: resamples drawn. Raises
+    ConfigurationError where lengths differ, nothing is counted, or system a makes no error (no relative difference)."""
     first, second, sizes = (np.asarray(values, np.float64) for values in (errors_a, errors_b, denominators))
     if first.ndim != 1 or not first.shape == second.shape == sizes.shape or len(groups) != first.size:
         raise ConfigurationError(

@@ -29,10 +29,6 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_assistant_is_short() -> None:
-    assert len(ASSISTANT.read_text("utf-8").splitlines()) < 80
-
-
 def run(bundle: Bundle, state: Path, *files: object) -> subprocess.CompletedProcess[str]:
     """The assistant on files, with nobody to answer."""
     command = [sys.executable, ASSISTANT, *files, "--bundle", bundle.path, "--state", state]

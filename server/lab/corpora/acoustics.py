@@ -22,13 +22,11 @@ _EQ_HZ = (60.0, 150.0, 350.0, 800.0, 1600.0, 3000.0, 5000.0, 7800.0)
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What scenes are drawn from; a probability says how often a stage is there at all.
-
-    speed: factors. gain_db: of the speech's RMS, relative to full scale. reverb_seconds: RT60. direct_db: direct
-    sound over reverberation. snr_db: speech over noise. eq_db: standard deviation of each band of a random
-    equalizer. tilt_db: standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the
-    microphone's band. floor_db: of the converter's own white noise, relative to full scale, which is always there.
-    """
+    """What scenes are drawn from; a probability says how often a stage is there at all. speed: factors. gain_db: of the
+    speech's RMS, relative to full scale. reverb_seconds: RT60. direct_db: direct sound over reverberation. snr_db:
+    speech over noise. eq_db: standard deviation of each band of a random equalizer. tilt_db: standard deviation of the
+    spectral tilt, dB an octave. low_hz, high_hz: corners of the microphone's band. floor_db: of the converter's own
+    white noise, relative to full scale, which is always there."""
 
     speed: tuple[float, float] = (0.88, 1.14)
     gain_db: tuple[float, float] = (-38.0, -14.0)

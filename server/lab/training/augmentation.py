@@ -19,14 +19,11 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """How strongly features are changed.
-
-    tract: largest relative change of the vocal tract's length; tempo: largest relative change of speed.
-    gain: largest change of level, nats of power; channel: standard deviation of the frequency response, nats.
-    noise: share of utterances with a raised noise floor.
-    time_masks, time_width: how many, and the longest in frames; bin_masks, bin_width: likewise in mel bins
-    (SpecAugment, Park et al. 2019). A mask holds the training data's mean.
-    """
+    """How strongly features are changed. tract: largest relative change of the vocal tract's length; tempo: largest
+    relative change of speed. gain: largest change of level, nats of power; channel: standard deviation of the frequency
+    response, nats. noise: share of utterances with a raised noise floor. time_masks, time_width: how many, and the
+    longest in frames; bin_masks, bin_width: likewise in mel bins (SpecAugment, Park et al. 2019). A mask holds the
+    training data's mean."""
 
     tract: float = 0.12
     tempo: float = 0.18

@@ -57,13 +57,11 @@ def train_language_model(
     report: Callable[[float, float], None] | None,
     out: Path,
 ) -> LanguageModel:
-    """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU.
-
-    sentences: word ids, 0 for unlisted words, without boundary ids. Sentences longer than ``shape.positions`` are cut
-    into windows that overlap by half. report: is told the share of the budget used, and the mean negative
-    log-likelihood a word over recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on.
-    Raises DataError where there is no sentence.
-    """
+    """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU. sentences: word ids,
+    0 for unlisted words, without boundary ids. Sentences longer than ``shape.positions`` are cut into windows that
+    overlap by half. report: is told the share of the budget used, and the mean negative log-likelihood a word over
+    recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on. Raises DataError where there
+    is no sentence."""
     if not sentences:
         raise DataError("language model: the text holds no sentence, expected at least one")
     torch.manual_seed(settings.seed)

@@ -70,12 +70,10 @@ def hear(
 
 def fit_and_check(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Fitted:
     """The calibration under which what was right is most probable; every source counts the same. With its figures
-    before, after, and for voices that it was not fitted on: ``words`` and ``texts``, and ``greedy words`` and
-    ``greedy texts`` of lists of one.
-
-    Its scale is the best of ``scales`` for words; the curves are logistic regressions with a slight pull to the plain
-    posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word was recognized.
-    """
+    before, after, and for voices that it was not fitted on: ``words`` and ``texts``, and ``greedy words`` and ``greedy
+    texts`` of lists of one. Its scale is the best of ``scales`` for words; the curves are logistic regressions with a
+    slight pull to the plain posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word
+    was recognized."""
     if not any(each.right for each in heard):
         raise DataError("development data: no word was recognized where words are known for sure; give other --data")
     designs = {scale: _Design.of(heard, scale) for scale in scales}

@@ -50,14 +50,12 @@ def tune(
     grid: Grid = Grid(),
     progress: Callable[[float], None] = lambda share: None,
 ) -> Tuned:
-    """Choose language-model, word and marginal weights, beginning at ``start``.
-
-    First the weights without adaptation, on their full grid; then lambda, the smoothing and the language models' weight
-    (by which lambda counts) around what was chosen, with each speaker's cache simulated in the order of the utterances
-    (``marginal_errors``); then beta, alpha and sigma one after the other, with what the other speakers of a source say
-    as the global distribution. The choice is the least error count averaged with its neighbours on the grid, so that a
-    single lucky point does not win. progress: called with the share done.
-    """
+    """Choose language-model, word and marginal weights, beginning at ``start``. First the weights without adaptation,
+    on their full grid; then lambda, the smoothing and the language models' weight (by which lambda counts) around what
+    was chosen, with each speaker's cache simulated in the order of the utterances (``marginal_errors``); then beta,
+    alpha and sigma one after the other, with what the other speakers of a source say as the global distribution. The
+    choice is the least error count averaged with its neighbours on the grid, so that a single lucky point does not win.
+    progress: called with the share done."""
     shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
     axes: list[tuple[str, Sequence[float]]] = [
         ("language_model", grid.language_model),

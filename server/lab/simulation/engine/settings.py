@@ -63,13 +63,11 @@ class HeldOutStep(_Settings):
 
 
 class EngineSettings(_Settings):
-    """A whole run but for its data and its network.
-
-    seed: decides cohorts and batches; never noise. cohort: clients of a round, drawn without replacement. weighting:
-    equations 8 to 10 of Gao et al. 2022, or all alike. way: how clients are computed, see
-    :mod:`server.lab.simulation.engine.workers`; ``auto`` is ``ghost`` for one step and ``grouped`` for several where
-    the network allows it. group: clients that are computed at once. held_out: what the server adds.
-    """
+    """A whole run but for its data and its network. seed: decides cohorts and batches; never noise. cohort: clients of
+    a round, drawn without replacement. weighting: equations 8 to 10 of Gao et al. 2022, or all alike. way: how clients
+    are computed, see :mod:`server.lab.simulation.engine.workers`; ``auto`` is ``ghost`` for one step and ``grouped``
+    for several where the network allows it. group: clients that are computed at once. held_out: what the server
+    adds."""
 
     seed: Annotated[int, Field(ge=0)] = 1
     rounds: Count = 10

@@ -28,13 +28,11 @@ CPU = torch.device("cpu")
 
 @dataclass(slots=True)
 class Position:
-    """Where a run stands; what a checkpoint keeps besides tensors.
-
-    steps, seconds: of training so far. epoch, group: which epoch, and how many groups of batches of its plan are done.
-    begin: share of the budget used at the epoch's begin; sampler, task: their states, the sampler's at that time.
-    sums: of this epoch's losses, their counts and its gradients' norms. watched: seconds at the last watching.
-    best: lowest word error of development speech, and at which step; record: the last line of the log.
-    """
+    """Where a run stands; what a checkpoint keeps besides tensors. steps, seconds: of training so far. epoch, group:
+    which epoch, and how many groups of batches of its plan are done. begin: share of the budget used at the epoch's
+    begin; sampler, task: their states, the sampler's at that time. sums: of this epoch's losses, their counts and its
+    gradients' norms. watched: seconds at the last watching. best: lowest word error of development speech, and at which
+    step; record: the last line of the log."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -50,16 +48,12 @@ class Position:
 
 
 class Trainer(Generic[B]):
-    """A run of a task: its optimizer, averaged weights, position and files.
-
-    Writes ``checkpoint.safetensors``, ``best-STEP.safetensors`` (averaged weights of the lowest word error on
-    development speech) and ``log.jsonl`` to ``out``. A process that is killed and started again goes on from the
-    checkpoint to bit-identical weights on a CPU, where the budget is in steps.
-
-    watched: utterances to report word errors on, by source, never trained on; those whose source ends with
-    ``.development`` choose between steps. observers: told of every step. keep: called at every watching, with the
-    averaged weights in the task's module.
-    """
+    """A run of a task: its optimizer, averaged weights, position and files. Writes ``checkpoint.safetensors``,
+    ``best-STEP.safetensors`` (averaged weights of the lowest word error on development speech) and ``log.jsonl`` to
+    ``out``. A process that is killed and started again goes on from the checkpoint to bit-identical weights on a CPU,
+    where the budget is in steps. watched: utterances to report word errors on, by source, never trained on; those whose
+    source ends with ``.development`` choose between steps. observers: told of every step. keep: called at every
+    watching, with the averaged weights in the task's module."""
 
     def __init__(
         self,

@@ -121,9 +121,3 @@ def test_impossible_input_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="shape"):
         acoustics.apply_scene(np.zeros((2, 5), np.float32), PLAIN, np.random.default_rng(0))
     assert acoustics.pad(tone(), 0.5, 0.0).size == int(1.5 * SAMPLE_RATE)
-
-
-def test_scenes_vary() -> None:
-    scenes = {acoustics.draw_scene(np.random.default_rng(seed)) for seed in range(50)}
-    assert len(scenes) == 50
-    assert any(scene.band_hz for scene in scenes) and any(scene.reverb_seconds is None for scene in scenes)

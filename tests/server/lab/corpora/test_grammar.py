@@ -25,14 +25,11 @@ def test_labels_are_what_the_longest_matches_read(seed: int, split: grammar.Spli
     assert command.intent in INTENTS
 
 
-def test_words_are_plain_and_many_and_values_distinct() -> None:
+def test_words_are_plain_and_many_values_distinct_and_every_pattern_can_be_said() -> None:
     assert all(len(set(values)) == len(values) for values in VALUES.values())
     words = vocabulary()
     assert 600 <= len(words) <= 1_100
     assert all(set(word) <= set("abcdefghijklmnopqrstuvwxyz'") for word in words)
-
-
-def test_every_pattern_can_be_said() -> None:
     for pattern in (pattern for intent in INTENTS.values() for pattern in intent.patterns):
         assert grammar._expand(grammar._parsed(pattern), np.random.default_rng(0), None, {})
 
@@ -48,7 +45,7 @@ def test_splits_keep_their_shares_and_never_change() -> None:
     assert fixed == {"make me a small latte": "heldout", "one two three": "devices"}
 
 
-def test_a_profile_makes_speech_repeat_itself() -> None:
+def test_a_profile_makes_speech_repeat_itself_and_repeats_with_its_seed() -> None:
     generator = np.random.default_rng(2)
     person = profile(generator)
     own = [sample(generator, "devices", person) for _ in range(300)]
@@ -59,15 +56,8 @@ def test_a_profile_makes_speech_repeat_itself() -> None:
     favourites = {value for values in person.favourites.values() for value in values}
     assert sum(value in favourites for value in said) > 0.5 * len(said)
     assert sum(person.intents.values()) == pytest.approx(1.0)
-
-
-def test_profiles_differ_and_repeat_with_the_seed() -> None:
     assert profile(np.random.default_rng(3)) == profile(np.random.default_rng(3))
     assert profile(np.random.default_rng(3)) != profile(np.random.default_rng(4))
-
-
-def test_digits_are_labelled_by_position() -> None:
-    assert read_slots("five five zero", lexicon()) == (("digit1", "five"), ("digit2", "five"), ("digit3", "zero"))
 
 
 def test_a_profile_with_nothing_to_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

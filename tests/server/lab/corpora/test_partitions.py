@@ -65,10 +65,12 @@ def test_silos_have_whole_speakers_and_about_as_much_speech(lengths: list[float]
     assert max(totals) - min(totals) <= max(lengths), "within one speaker of each other"
 
 
-def test_silos_are_random() -> None:
+def test_silos_are_random_and_no_more_than_speakers() -> None:
     items = [Item(f"u{n}", f"s{n:02d}", 5.0) for n in range(40)]
     assert cross_silo(items, 4, 0) != cross_silo(items, 4, 1)
     assert speakers_together(items, 0) != speakers_together(items, 1)
+    with pytest.raises(ConfigurationError, match="clients: found 2 for 1 speakers"):
+        cross_silo(items[:1], 2)
 
 
 @given(CORPORA)
@@ -94,8 +96,3 @@ def test_clients_keep_a_tenth_and_two_at_the_least_for_testing(items: list[Item]
         assert sorted((*train[client], *kept)) == sorted(own)
         assert len(kept) == (max(2, round(0.1 * len(own))) if len(own) > 2 else 0)
         assert [item for item in own if item in train[client]] == list(train[client]), "order is kept"
-
-
-def test_fewer_speakers_than_silos_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="clients: found 2 for 1 speakers"):
-        cross_silo([Item("u", "s", 1.0)], 2)
