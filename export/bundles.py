@@ -238,6 +238,10 @@ def bundle_run(
     weights = weight_files.read(_need(folders, "weights.safetensors"), source)
     architecture = architecture_of(weights, source)
     words = WordList.parse(_need(folders, "words.txt").decode())
+    background = np.full(len(words), 1.0 / len(words))
+    if content := _read(folders, "background.safetensors"):
+        tensors = weight_files.read(content, str(_find(folders, "background.safetensors")))
+        background = np.asarray(tensors.get("unigram"), np.float64)
     training = _portable(_json(folders, "training.json") or {})
     return write_bundle(
         out,
@@ -247,48 +251,38 @@ def bundle_run(
         weights=weights,
         tokenizer_model=_need(folders, "tokenizer.model"),
         words=words,
-        background=_background(folders, words),
+        background=background,
         combination=CombinationWeights.from_mapping(_json(folders, "rescoring.json") or {}),
         card=card or _json(folders, "card.json") or _card(training),
         licence=licence,
-        models={model: content for model in MODELS if (content := _read(folders, model)) is not None},
+        models={model: held for model in MODELS if (held := _read(folders, model)) is not None},
         training=training,
     )
 
 
-def rewrite(
-    bundle: Bundle,
-    out: str | Path,
-    *,
-    version: str | None = None,
-    combination: CombinationWeights | None = None,
-    second_moments: SecondMoments | None = None,
-    created: str | None = None,
-) -> Path:
-    """Write ``bundle`` again with other weights of scores, second moments or version; ``out`` may be where it
-    lies."""
+def rewrite(bundle: Bundle, out: str | Path, **changes: Any) -> Path:
+    """Write ``bundle`` again with other arguments of :func:`write_bundle`; ``out`` may be where it lies."""
 
     def content(name: str) -> bytes:
         return bundle.file(name).read_bytes()
 
-    return write_bundle(
-        out,
-        name=bundle.manifest.name,
-        version=version or bundle.version,
-        architecture=bundle.architecture,
-        weights=bundle.weights,
-        tokenizer_model=content("tokenizer.model"),
-        words=bundle.words,
-        background=bundle.background,
-        combination=combination or bundle.combination,
-        card=json.loads(content("card.json")),
-        licence=content("LICENSE").decode(),
-        models={model: content(model) for model in MODELS if bundle.has(model)},
-        second_moments=second_moments or bundle.second_moments,
-        training=bundle.manifest.training,
-        features=bundle.features,
-        created=created,
-    )
+    parts: dict[str, Any] = {
+        "name": bundle.manifest.name,
+        "version": bundle.version,
+        "architecture": bundle.architecture,
+        "weights": bundle.weights,
+        "tokenizer_model": content("tokenizer.model"),
+        "words": bundle.words,
+        "background": bundle.background,
+        "combination": bundle.combination,
+        "card": json.loads(content("card.json")),
+        "licence": content("LICENSE").decode(),
+        "models": {model: content(model) for model in MODELS if bundle.has(model)},
+        "second_moments": bundle.second_moments,
+        "training": bundle.manifest.training,
+        "features": bundle.features,
+    }
+    return write_bundle(out, **(parts | changes))
 
 
 def refresh(bundle: Bundle, out: str | Path, *, version: str | None = None) -> Path:
@@ -296,7 +290,7 @@ def refresh(bundle: Bundle, out: str | Path, *, version: str | None = None) -> P
 
     version: of the weights; where given, the new bundle is dated now. ``out`` may be where the bundle lies.
     """
-    return rewrite(bundle, out, version=version, created=None if version else bundle.manifest.created)
+    return rewrite(bundle, out, **({"version": version} if version else {"created": bundle.manifest.created}))
 
 
 def _find(folders: Sequence[Path], name: str) -> Path | None:
@@ -335,14 +329,6 @@ def _portable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _portable(entry) for key, entry in value.items()}
     return [_portable(entry) for entry in value] if isinstance(value, list) else value
-
-
-def _background(folders: Sequence[Path], words: WordList) -> NDArray[np.float64]:
-    content = _read(folders, "background.safetensors")
-    if content is None:
-        return np.full(len(words), 1.0 / len(words))
-    tensors = weight_files.read(content, str(_find(folders, "background.safetensors")))
-    return np.asarray(tensors.get("unigram"), np.float64)
 
 
 def _card(training: Mapping[str, Any]) -> dict[str, Any]:

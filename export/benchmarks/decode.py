@@ -17,7 +17,7 @@ from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,8 @@ HOTWORDS, HOTWORD_COST = 10_000, 0.1  # phrases, and the share of time that they
 SHERPA_SYMBOLS = 10  # tokens that sherpa-onnx's greedy search may emit on one frame
 
 Waveform = NDArray[np.float32]
+
+_BEAM, _GREEDY = DecodingSettings(beam=BEAM, nbest=BEAM), DecodingSettings(beam=1, nbest=1)
 
 
 def benchmark(bundle: Path | None = None) -> list[Figure]:
@@ -132,10 +134,6 @@ def _figures(bundle: Bundle, clips: list[Waveform]) -> list[Figure]:
     ]
 
 
-_BEAM = DecodingSettings(beam=BEAM, nbest=BEAM)
-_GREEDY = DecodingSettings(beam=1, nbest=1)
-
-
 def _large(clips: list[Waveform]) -> list[Figure]:
     """The largest preset, random weights: how much faster than speech it is."""
     with TemporaryDirectory(prefix="idiolect-large-") as folder:
@@ -191,9 +189,7 @@ def sherpa_recognizer(folder: Path, bundle: Bundle, method: str) -> OnlineRecogn
 
     return sherpa_onnx.OnlineRecognizer.from_transducer(
         tokens=str(folder / "tokens.txt"),
-        encoder=str(folder / "encoder.onnx"),
-        decoder=str(folder / "decoder.onnx"),
-        joiner=str(folder / "joiner.onnx"),
+        **{name: str(folder / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")},
         num_threads=1,
         feature_dim=bundle.architecture.mel_bins,
         decoding_method=method,
@@ -223,9 +219,7 @@ def _random_bundle(folder: Path, preset: str) -> Path:
     import sentencepiece
 
     from device_sdk.bundle.architecture import PRESETS
-    from export.bundles import write_bundle
-    from rescoring.combination import CombinationWeights
-    from rescoring.words import UNKNOWN, WordList
+    from export.bundles import rewrite
 
     architecture, random = PRESETS[preset], np.random.default_rng(0)
     weights: dict[str, NDArray[np.generic]] = {}
@@ -239,32 +233,11 @@ def _random_bundle(folder: Path, preset: str) -> Path:
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     sentences = [" ".join("".join(random.choice(letters, 5)) for _ in range(6)) for _ in range(4 * architecture.pieces)]
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_writer=model,
-        vocab_size=architecture.pieces,
-        model_type="bpe",
-        normalization_rule_name="identity",
-        unk_id=0,
-        bos_id=-1,
-        eos_id=-1,
-        pad_id=-1,
-        minloglevel=2,
-    )
-    words = WordList((UNKNOWN, "a"))
-    return write_bundle(
-        folder,
-        name=f"random {preset}",
-        version="random",
-        architecture=architecture,
-        weights=weights,
-        tokenizer_model=model.getvalue(),
-        words=words,
-        background=np.full(len(words), 1.0 / len(words)),
-        combination=CombinationWeights(),
-        card={"description": "random weights, for speed only"},
-        licence="Apache-2.0\n",
-    )
+    options: dict[str, Any] = {"model_type": "bpe", "normalization_rule_name": "identity", "minloglevel": 2}
+    options |= {"vocab_size": architecture.pieces, "unk_id": 0, "bos_id": -1, "eos_id": -1, "pad_id": -1}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **options)
+    parts = {"architecture": architecture, "weights": weights, "tokenizer_model": model.getvalue()}
+    return rewrite(Bundle.open(), folder, version="random", second_moments=None, **parts)
 
 
 def _phrases(count: int) -> Hotwords:

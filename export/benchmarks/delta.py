@@ -72,14 +72,13 @@ def figures_of(delta: Arrays, draws: int = DRAWS) -> list[Figure]:
                 total[name] += array
         error = math.sqrt(sum(each * each for each in errors) / draws)
         bias = _distance({name: array / draws for name, array in total.items()}, delta) / length
+        single = error / math.sqrt(draws)
         noisy = add_noise(delta, length / math.sqrt(sum(array.size for array in delta.values())))
         added = _distance(decode(encode(noisy, encoding, scale_per), encoding, scale_per), noisy) / length
         figures += [
             Figure(f"size ({form})", "MB", sent, "float32", size, share, True),
             Figure(f"relative error of a draw ({form})", "1", error),
-            Figure(
-                f"bias over {draws} draws ({form})", "1", bias, "error / sqrt(draws)", error / draws**0.5, 1.1, True
-            ),
+            Figure(f"bias over {draws} draws ({form})", "1", bias, "error / sqrt(draws)", single, 1.1, True),
             Figure(f"variance added to noise as long as the delta ({form})", "%", 100 * added**2),
             Figure(f"writing ({form})", "ms of CPU", 1e3 * median(writing)),
             Figure(f"reading ({form})", "ms of CPU", 1e3 * median(reading)),

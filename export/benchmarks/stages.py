@@ -20,7 +20,7 @@ from device_sdk.decoding import Hotwords, Recognizer
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import paths
 from device_sdk.decoding.nbest import distinct, with_confidence
-from device_sdk.features import frames
+from device_sdk.features.logmel import EMPTY, frames
 from device_sdk.runtimes.protocol import Transducer
 from export.sherpa import CHUNK_FRAMES
 
@@ -110,9 +110,8 @@ def decoded(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = 
 
 def stream_features(clip: Waveform, block: int = CHUNK) -> Waveform:
     """Features, [F, M], of samples that come ``block`` at a time; without the last frames, which need the end."""
-    found, remainder = frames(clip[:block])
-    chunks = [found]
-    for at in range(block, len(clip), block):
+    chunks, remainder = [], EMPTY
+    for at in range(0, max(1, len(clip)), block):
         found, remainder = frames(clip[at : at + block], remainder)
         chunks.append(found)
     return np.concatenate(chunks)

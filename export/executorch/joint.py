@@ -67,12 +67,9 @@ class Joint:
             # Sums over rows are products with ones: ExecuTorch's own walk memory column by column.
             over_frames = torch.ones(1, FRAMES_AT_ONCE) @ d_mixed.reshape(FRAMES_AT_ONCE, -1)
             over_prefixes = torch.ones_like(visits)[:, None] @ d_mixed
-            following = (
-                d_rows.scatter_add(0, at, over_frames.reshape(-1, size)),
-                d_weight + d_logits.t() @ hidden,
-                d_bias + torch.ones_like(visits).reshape(1, -1) @ d_logits,
-            )
-            return following, over_prefixes[:, 0].clone()
+            d_rows = d_rows.scatter_add(0, at, over_frames.reshape(-1, size))
+            d_bias = d_bias + torch.ones_like(visits).reshape(1, -1) @ d_logits
+            return (d_rows, d_weight + d_logits.t() @ hidden, d_bias), over_prefixes[:, 0].clone()
 
         start = torch.zeros(self.rows, size), torch.zeros(pieces, size), torch.zeros(1, pieces)
         edges = torch.cat([blank, label], 1)
@@ -216,12 +213,8 @@ def lstm_gradients(layer: Layer, dy: Tensor, w: Tensor, r: Tensor) -> tuple[dict
     (d_gates,) = reverse_scan(step, states, (dy, through_output, torch.cat(slopes, 2), f))
     rows = d_gates.reshape(-1, 4 * size)
     turned = rows.t()
-    gradients = {
-        "W": turned @ layer.x.reshape(-1, layer.x.shape[2]),
-        "R": turned @ y_before.reshape(-1, size),
-        "B": rows.sum(0),
-    }
-    return gradients, rows @ w
+    gradients = {"W": turned @ layer.x.reshape(-1, layer.x.shape[2]), "R": turned @ y_before.reshape(-1, size)}
+    return gradients | {"B": rows.sum(0)}, rows @ w
 
 
 def reverse_scan(step: Callable[..., Any], states: Any, sequences: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

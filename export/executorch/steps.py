@@ -14,7 +14,7 @@ from export.networks.rnnt import RNNT
 BATCH = 256
 """Most rows that one call of the predictor or the joiner takes; a search with more makes several calls."""
 
-Step = tuple[Tensor, Tensor, Tensor]
+Three = tuple[Tensor, Tensor, Tensor]
 
 
 class Cell(nn.Module):
@@ -43,7 +43,7 @@ class EncoderStep(nn.Module):
         self.cells = nn.ModuleList(Cell(network.encoder, layer) for layer in range(self.architecture.encoder_layers))
         self.joiner = network.joiner_encoder
 
-    def forward(self, features: Tensor, h: Tensor, c: Tensor) -> Step:
+    def forward(self, features: Tensor, h: Tensor, c: Tensor) -> Three:
         x = ((features - self.mean) * self.scale).reshape(1, -1)
         size = self.architecture.encoder_size
         hidden, cells = [], []
@@ -60,14 +60,12 @@ class PredictorStep(nn.Module):
 
     def __init__(self, network: RNNT) -> None:
         super().__init__()
-        self.architecture = network.architecture
-        self.embedding = network.embedding
-        self.cells = nn.ModuleList(
-            Cell(network.predictor, layer) for layer in range(self.architecture.predictor_layers)
-        )
+        self.architecture, self.embedding = network.architecture, network.embedding
+        layers = range(self.architecture.predictor_layers)
+        self.cells = nn.ModuleList(Cell(network.predictor, layer) for layer in layers)
         self.joiner = network.joiner_predictor
 
-    def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> Step:
+    def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> Three:
         x = self.embedding(tokens)
         hidden, cells = [], []
         for layer, cell in enumerate(self.cells):
@@ -82,8 +80,7 @@ class JoinerStep(nn.Module):
 
     def __init__(self, network: RNNT) -> None:
         super().__init__()
-        self.architecture = network.architecture
-        self.network = network
+        self.architecture, self.network = network.architecture, network
 
     def forward(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         return self.network.join(encoded, predicted)
@@ -95,12 +92,12 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     return linear
 
 
-def step_example(
-    step: EncoderStep | PredictorStep | JoinerStep,
-) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
+Step = EncoderStep | PredictorStep | JoinerStep
+
+
+def step_example(step: Step) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
     """Inputs to trace a step with, and which of their sizes may vary."""
-    sizes = step.architecture
-    rows = 4  # neither 0 nor 1, which a trace would hold for constant
+    sizes, rows = step.architecture, 4  # neither 0 nor 1, which a trace would hold for constant
     batch = torch.export.Dim("batch", min=1, max=BATCH)
     if isinstance(step, EncoderStep):
         state = torch.zeros(sizes.encoder_layers, 1, sizes.encoder_size)

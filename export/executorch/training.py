@@ -46,9 +46,8 @@ class TrainingStep(nn.Module):
         """
         a, named = self.architecture, dict(zip(self.names, parameters, strict=True))
         count, longest = tokens.shape
-        stacked = ((features - named["features.mean"]) * named["features.scale"]).reshape(
-            -1, 1, a.mel_bins * features.shape[1]
-        )
+        normalized = (features - named["features.mean"]) * named["features.scale"]
+        stacked = normalized.reshape(-1, 1, a.mel_bins * features.shape[1])
         encoder_hidden = self._layers("encoder", a.encoder_layers, stacked, named)
         encoder_rows = encoder_hidden[-1].y[:, 0]
         encoded = encoder_rows @ named["joiner.encoder.weight"].t() + named["joiner.encoder.bias"]
@@ -56,9 +55,8 @@ class TrainingStep(nn.Module):
         blanks = torch.zeros(1, count, dtype=torch.int64)
         previous = torch.cat([blanks, tokens.t()]).reshape(-1)
         embedded = named["predictor.embedding"].index_select(0, previous)
-        predictor_hidden = self._layers(
-            "predictor", a.predictor_layers, embedded.reshape(-1, count, a.embedding_size), named
-        )
+        embedded = embedded.reshape(-1, count, a.embedding_size)
+        predictor_hidden = self._layers("predictor", a.predictor_layers, embedded, named)
         predictor_rows = predictor_hidden[-1].y.reshape(-1, a.predictor_size)
         prefixes = predictor_rows.index_select(0, representatives) @ named["joiner.predictor.weight"].t()
 
@@ -110,20 +108,12 @@ def training_example(architecture: Architecture, bucket: Bucket) -> tuple[tuple[
     """Inputs of a bucket's full size to trace a :class:`TrainingStep` with, and which of their sizes may vary."""
     count, longest, rows = bucket.hypotheses, bucket.tokens, (bucket.tokens + 1) * bucket.hypotheses
     shapes = architecture.constant_shapes() | architecture.parameter_shapes()
-    inputs = (
-        torch.zeros(bucket.frames, architecture.subsampling_factor, architecture.mel_bins),
-        torch.full((1,), bucket.frames),
-        torch.ones(count, longest, dtype=torch.int64),
-        torch.full((count,), longest),
-        torch.arange(rows),
-        torch.arange(rows),
-        torch.zeros(count),
-        torch.zeros(count),
-        torch.tensor(0.0),
-        *(torch.zeros(shape) for shape in shapes.values()),
-    )
+    features = torch.zeros(bucket.frames, architecture.subsampling_factor, architecture.mel_bins)
+    tokens, lengths = torch.ones(count, longest, dtype=torch.int64), torch.full((count,), longest)
+    prefixes, objective = (torch.arange(rows), torch.arange(rows)), (torch.zeros(count), torch.zeros(count))
+    given = (features, torch.full((1,), bucket.frames), tokens, lengths, *prefixes, *objective, torch.tensor(0.0))
+    inputs = (*given, *(torch.zeros(shape) for shape in shapes.values()))
     chunks = torch.export.Dim("chunks", min=1, max=bucket.frames // FRAMES_AT_ONCE)
-    prefixes = torch.export.Dim("prefixes", min=1, max=rows)
-    varying: list[object] = [None] * 9
-    varying[0], varying[4] = {0: FRAMES_AT_ONCE * chunks}, {0: prefixes}
+    varying: list[object] = [None] * len(given)
+    varying[0], varying[4] = {0: FRAMES_AT_ONCE * chunks}, {0: torch.export.Dim("prefixes", min=1, max=rows)}
     return inputs, (*varying, tuple(None for _ in shapes))

@@ -31,7 +31,7 @@ from device_sdk.runtimes.executorch.manifest import (
     program_shapes,
 )
 from device_sdk.runtimes.executorch.transducer import program_constants, with_constants
-from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, step_example
+from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, Step, step_example
 from export.executorch.training import TrainingStep, training_example
 from export.networks.rnnt import RNNT
 
@@ -64,7 +64,8 @@ def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Buc
         files[name] = _written(folder / name, with_constants(program, places, values[name], name))
         constants[name] = places
     for bucket in training:
-        files[bucket.file] = _written(folder / bucket.file, _training(sizes, bucket))
+        program = lower(TrainingStep(sizes), *training_example(sizes, bucket))
+        files[bucket.file] = _written(folder / bucket.file, program)
     described = ExecutorchManifest(
         format_version=FORMAT_VERSION,
         architecture=architecture_digest(sizes),
@@ -92,13 +93,10 @@ def _recognizing(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]
     shapes = sizes.constant_shapes() | sizes.parameter_shapes()
     weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     network = RNNT(sizes).from_parameters(weights).eval().requires_grad_(False)
-    steps: list[EncoderStep | PredictorStep | JoinerStep]
-    steps = [EncoderStep(network), PredictorStep(network), JoinerStep(network)]
-    values = program_constants(sizes, weights)
-    found = {}
+    values, found = program_constants(sizes, weights), {}
+    steps: list[Step] = [EncoderStep(network), PredictorStep(network), JoinerStep(network)]
     for name, step in zip(PROGRAMS, steps, strict=True):
-        inputs, varying = step_example(step)
-        program = lower_to_xnnpack(step, inputs, varying)
+        program = lower_to_xnnpack(step, *step_example(step))
         found[name] = program, _places(program, values[name], name)
     return found
 
@@ -111,10 +109,6 @@ def _places(program: bytes, constants: Mapping[str, NDArray[np.float32]], source
         if places[name] < 0 or program.find(content, places[name] + 1) >= 0:
             raise RuntimeError(f"{source}: {name} stands in the program {program.count(content)} times, expected once")
     return places
-
-
-def _training(sizes: Architecture, bucket: Bucket) -> bytes:
-    return lower(TrainingStep(sizes), *training_example(sizes, bucket))
 
 
 Varying = tuple[object, ...]
@@ -144,9 +138,8 @@ def lower(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> by
         from executorch.exir.passes import MemoryPlanningPass
 
         traced = torch.export.export(module.eval(), inputs, dynamic_shapes=varying, strict=False)
-        edge = exir.to_edge_transform_and_lower(
-            {METHOD: traced}, compile_config=exir.EdgeCompileConfig(_check_ir_validity=False)
-        )
+        unchecked = exir.EdgeCompileConfig(_check_ir_validity=False)
+        edge = exir.to_edge_transform_and_lower({METHOD: traced}, compile_config=unchecked)
         # Views stay copies: what a loop writes and its next step reads must not lie in the same place.
         planning = MemoryPlanningPass(alloc_graph_input=False)
         config = exir.ExecutorchBackendConfig(remove_view_copy=False, memory_planning_pass=planning)

@@ -44,9 +44,8 @@ def rnnt_loss(
     Raises ValueError for shapes that do not fit.
     """
     _check(encoded.shape[1], predicted.shape[1], tokens, frames, lengths)
-    loss: Tensor = _Transduction.apply(
-        encoded, predicted, weight, bias, tokens, frames, lengths, dtype or encoded.dtype, pruning
-    )  # type: ignore[no-untyped-call]
+    given = (encoded, predicted, weight, bias, tokens, frames, lengths, dtype or encoded.dtype, pruning)
+    loss: Tensor = _Transduction.apply(*given)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -64,10 +63,8 @@ def _check(width: int, positions: int, tokens: Tensor, frames: Tensor, lengths: 
     if int(frames.min()) < 1 or int(frames.max()) > width:
         raise ValueError(f"frames: found {int(frames.min())}..{int(frames.max())}, expected 1..{width}")
     if int(lengths.max()) > tokens.shape[1] or positions != tokens.shape[1] + 1:
-        raise ValueError(
-            f"tokens: {tokens.shape[1]} columns for lengths up to {int(lengths.max())} and {positions} positions; "
-            "expected one position more than tokens"
-        )
+        found = f"{tokens.shape[1]} columns for lengths up to {int(lengths.max())} and {positions} positions"
+        raise ValueError(f"tokens: {found}; expected one position more than tokens")
 
 
 class _Transduction(torch.autograd.Function):
@@ -110,10 +107,8 @@ class _Transduction(torch.autograd.Function):
         per_cell = gradients[0][:, None, None]
         to_blank = (blank_share * per_cell).reshape(-1).to(exact)
         to_label = (emit_share * per_cell).reshape(-1).to(exact)
-        d_encoded = torch.zeros_like(joint.encoded, dtype=exact)
-        d_predicted = torch.zeros_like(joint.predicted, dtype=exact)
-        d_weight = torch.zeros_like(weight, dtype=exact)
-        d_bias = torch.zeros_like(bias, dtype=exact)
+        sums = (joint.encoded, joint.predicted, weight, bias)
+        d_encoded, d_predicted, d_weight, d_bias = (torch.zeros_like(each, dtype=exact) for each in sums)
         for part in joint.split(kept):
             e, p = joint.places(part)
             hidden = joint.hidden(e, p)
@@ -126,13 +121,8 @@ class _Transduction(torch.autograd.Function):
             d_hidden *= 1 - hidden * hidden
             d_encoded.index_add_(0, e, d_hidden)
             d_predicted.index_add_(0, p, d_hidden)
-        return (
-            d_encoded.reshape(encoded.shape).to(encoded.dtype),
-            d_predicted.reshape(predicted.shape).to(predicted.dtype),
-            d_weight.to(weight.dtype),
-            d_bias.to(bias.dtype),
-            *(None,) * 5,
-        )
+        found = (d_encoded, encoded), (d_predicted, predicted), (d_weight, weight), (d_bias, bias)
+        return *(each.reshape(given.shape).to(given.dtype) for each, given in found), *(None,) * 5
 
 
 class _Joint:

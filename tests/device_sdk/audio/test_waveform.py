@@ -103,12 +103,6 @@ def test_a_tone_stays_a_tone(rate):
     np.testing.assert_allclose(found[500:-500], expected[500:-500], atol=1e-3)
 
 
-def test_the_same_rate_passes_through():
-    samples = chirp(100)
-    assert Resampler(16_000).feed(samples) is samples
-    assert Resampler(16_000).finish().size == 0
-
-
 @pytest.mark.parametrize("rate", [0, -1, 3_999, 400_000, 16_000.0, "16000", None, True])
 def test_rates_that_cannot_be_are_refused(rate):
     with pytest.raises(AudioError, match=r"call: found sample rate .* expected an integer from 4000 to 384000"):
@@ -117,12 +111,12 @@ def test_rates_that_cannot_be_are_refused(rate):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "subtype", "near"),
-    [("wav", "PCM_16", 1e-4), ("flac", "PCM_16", 1e-4), ("ogg", None, 0.2), ("mp3", None, 0.2)],
+    ("suffix", "length", "near"),
+    [("wav", 0, 1e-4), ("wav", 5_000, 1e-4), ("flac", 5_000, 1e-4), ("ogg", 5_000, 0.2), ("mp3", 5_000, 0.2)],
 )
-def test_what_was_written_is_read(tmp_path, suffix, subtype, near):
-    waveform = chirp(5_000)
-    soundfile.write(tmp_path / f"a.{suffix}", waveform, 16_000, subtype=subtype)
+def test_what_was_written_is_read(tmp_path, suffix, length, near):
+    waveform = chirp(length)
+    soundfile.write(tmp_path / f"a.{suffix}", waveform, 16_000)
     found = read_audio(tmp_path / f"a.{suffix}")
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, waveform, atol=near)
@@ -180,11 +174,6 @@ def test_aac_is_said_to_be_unreadable_and_what_to_do(tmp_path, name, content):
     with pytest.raises(AudioError, match=r"bytes: is AAC .*: ffmpeg -i FILE -ac 1 -ar 16000 FILE\.wav"):
         read_audio(content + bytes(100))
     assert list_audio([tmp_path]) == [tmp_path / name], "a folder is not silent about it either"
-
-
-def test_an_empty_recording_is_read(tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros(0, np.float32), 16_000)
-    assert read_audio(tmp_path / "a.wav").shape == (0,)
 
 
 def test_folders_are_listed(tmp_path):

@@ -62,20 +62,9 @@ def weights(change: Callable[[dict[str, np.ndarray]], None]) -> Damage:
     return damage
 
 
-def truncated(folder: Path) -> None:
-    path = folder / "weights.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def flipped(folder: Path) -> None:
-    path = folder / "encoder.onnx"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def nan(tensors: dict[str, np.ndarray]) -> None:
-    tensors["encoder.0.R"][3, 4] = np.nan
+def rewritten(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    """Change a file alone."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))  # type: ignore[return-value]
 
 
 def sizes(**changes: object) -> Damage:
@@ -86,9 +75,16 @@ def background(value: np.ndarray, key: str = "unigram") -> Damage:
     return replace("background.safetensors", weight_files.serialize({key: value}))
 
 
+NOTHING = {"sha256": "0" * 64, "size": 0}
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "truncated file": (truncated, r"weights\.safetensors: \d+ bytes with sha256 \w+, expected \d+"),
-    "flipped byte": (flipped, r"encoder\.onnx: \d+ bytes with sha256 \w+, expected \d+"),
+    "truncated file": (
+        rewritten("weights.safetensors", lambda content: content[:-100]),
+        r"weights\.safetensors: \d+ bytes with sha256 \w+, expected \d+",
+    ),
+    "flipped byte": (
+        rewritten("encoder.onnx", lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:]),
+        r"encoder\.onnx: \d+ bytes with sha256 \w+, expected \d+",
+    ),
     "missing file": (lambda folder: (folder / "joiner.onnx").unlink(), r"joiner\.onnx cannot be read"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), r"holds no manifest\.json"),
     "manifest is no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), r"manifest\.json: field"),
@@ -96,11 +92,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "unknown field": (edit(lambda m: m.update(surprise=1)), "field surprise"),
     "missing field": (edit(lambda m: m.pop("version")), "field version"),
     "required file not listed": (edit(lambda m: m["files"].pop("training.onnx")), "'training.onnx' is missing"),
-    "path leaves the folder": (
-        edit(lambda m: m["files"].update({"../x": {"sha256": "0" * 64, "size": 0}})),
-        "leaves the bundle",
-    ),
-    "absolute path": (edit(lambda m: m["files"].update({"/x": {"sha256": "0" * 64, "size": 0}})), "leaves the bundle"),
+    "path leaves the folder": (edit(lambda m: m["files"].update({"../x": NOTHING})), "leaves the bundle"),
+    "absolute path": (edit(lambda m: m["files"].update({"/x": NOTHING})), "leaves the bundle"),
     "bad hash": (edit(lambda m: m["files"]["LICENSE"].update(sha256="x")), r"field files\.LICENSE\.sha256"),
     "impossible size": (sizes(joiner_size=0), r"field architecture: architecture\.joiner_size: found 0"),
     "layers without end": (sizes(encoder_layers=1 << 31), r"encoder_layers: found 2147483648, expected a number in"),
@@ -114,7 +107,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         weights(lambda t: t.update({"joiner.output.bias": np.zeros(7, np.float32)})),
         r"'joiner\.output\.bias' has shape \[7\], expected \[64\]",
     ),
-    "NaN weight": (weights(nan), r"'encoder\.0\.R' holds NaN"),
+    "NaN weight": (weights(lambda t: t["encoder.0.R"].put(99, np.nan)), r"'encoder\.0\.R' holds NaN"),
     "huge weight": (
         weights(lambda t: t["joiner.output.bias"].put(3, -3e38)),
         r"holds values from -3e\+38 .*at most 1e\+06",
@@ -203,14 +196,10 @@ def test_a_zip_opens_like_its_folder_and_cleans_up(tiny_bundle: Bundle, tmp_path
 
 
 def test_what_an_open_bundle_holds(tiny_bundle: Bundle) -> None:
-    assert tiny_bundle.version == "tiny-0"
-    assert set(tiny_bundle.weights) == {
-        *tiny_bundle.architecture.parameter_shapes(),
-        *tiny_bundle.architecture.constant_shapes(),
-    }
+    sizes = tiny_bundle.architecture
+    assert tiny_bundle.weights.keys() == sizes.parameter_shapes().keys() | sizes.constant_shapes().keys()
     assert tiny_bundle.background.sum() == pytest.approx(1.0)
     assert len(tiny_bundle.words) == len(tiny_bundle.background)
-    assert tiny_bundle.features.mel_bins == tiny_bundle.architecture.mel_bins
     assert tiny_bundle.has("encoder.onnx") and not tiny_bundle.has("elsewhere.onnx")
     assert "tiny-0" in repr(tiny_bundle)
     with pytest.raises(ValueError, match="read-only"):
@@ -273,8 +262,8 @@ def test_a_tokenizer_whose_unknown_piece_is_not_0_is_refused() -> None:
 TINY = PRESETS["tiny"]
 
 
-def squares(seed: int = 0) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(seed)
+def squares() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
     return {name: generator.exponential(1e-6, shape) for name, shape in TINY.parameter_shapes().items()}
 
 
@@ -282,15 +271,6 @@ def test_moments_by_hand() -> None:
     found = moments({"w": np.array([[1.0, 2.0], [3.0, 6.0]]), "b": np.array([4.0, 5.0])})
     assert [vector.tolist() for vector in found["w"]] == [[1.5, 4.5], [2.0, 4.0]]
     assert [vector.tolist() for vector in found["b"]] == [[4.0, 5.0]]
-
-
-def test_it_comes_back_as_it_was_written() -> None:
-    before = moments(squares())
-    after = read(serialize(before), TINY, "test")
-    assert before.keys() == after.keys()
-    for name, vectors in before.items():
-        for one, other in zip(vectors, after[name], strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -317,8 +297,10 @@ def test_a_bundle_keeps_it_with_other_weights_and_when_rewritten(tiny_bundle: Bu
     bundle = Bundle.open(rewrite(tiny_bundle, tmp_path / "other", second_moments=second_moments))
     again = Bundle.open(rewrite(bundle, tmp_path / "again")).with_weights(bundle.weights, "other")
     for found in (bundle.second_moments, again.second_moments):
-        assert found is not None
-        np.testing.assert_array_equal(found["encoder.0.W"][1], second_moments["encoder.0.W"][1])
+        assert found is not None and found.keys() == second_moments.keys()
+        for name, vectors in second_moments.items():
+            for one, other in zip(vectors, found[name], strict=True):
+                np.testing.assert_array_equal(one, other)
     assert bundle.has(SECOND_MOMENTS_FILE)
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from device_sdk.compilation import SWITCH
 from device_sdk.decoding import Hotword, Hotwords
 from device_sdk.decoding import block as scores
-from device_sdk.decoding.beam import advance, greedy, paths, start
+from device_sdk.decoding.beam import greedy, paths
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.runtimes import native_kernels
-from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames, search
+from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, search
 from tests.device_sdk.decoding.test_hotwords import Pieces
 
 WIDE = 100_000
@@ -63,16 +63,8 @@ def test_the_predictor_sees_every_prefix_once():
     assert lattice.calls <= 1 + 2 * 40
 
 
-def test_a_full_beam_has_exactly_its_width():
-    for count in (1, 2, 10):
-        beam = search(RandomLattice(1, 9, 4.0, 9.0), count, DecodingSettings(beam=8, threshold=0.5))
-        assert len({path.tokens for path in paths(beam)}) == 8
-
-
 def test_compaction_keeps_the_result(monkeypatch):
-    lattice = RandomLattice(11, 5, 1.0)
-    decoding = DecodingSettings(beam=4, nbest=4)
-    cuts = range(0, 60, 3)
+    lattice, decoding, cuts = RandomLattice(11, 5, 1.0), DecodingSettings(beam=4, nbest=4), range(0, 60, 3)
     expected = paths(search(lattice, 60, decoding, cuts))
     monkeypatch.setattr("device_sdk.decoding.beam._CACHED_PREFIXES", -100)
     beam = search(lattice, 60, decoding, cuts)
@@ -109,13 +101,6 @@ def test_pruning_never_adds_to_a_score(seed, sharpness, threshold):
         assert path.score <= expected[path.tokens][0] + 1e-6
 
 
-def test_no_frames_change_nothing():
-    lattice = RandomLattice(1, 4)
-    beam = start(lattice)
-    assert advance(beam, frames(0), lattice, DecodingSettings()) is beam
-    assert paths(beam)[0].tokens == ()
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), symbols=st.integers(0, 3), bias=st.floats(0, 4), cuts=st.lists(st.integers(0, 20)))
 def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cuts):
@@ -137,27 +122,21 @@ def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cut
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("beam", 0),
-        ("beam", 2.5),
-        ("nbest", 0),
-        ("nbest", 9),
-        ("symbols_per_frame", -1),
-        ("threshold", 0.0),
-        ("threshold", float("nan")),
-        ("block_seconds", 0.001),
-        ("block_seconds", 60.0),
-        ("pause_seconds", 0.0),
-        ("pause_seconds", -1.0),
-        ("pause_seconds", float("nan")),
-        ("max_seconds", -1.0),
-        ("max_seconds", float("inf")),
-    ],
+    ("field", "values"),
+    {
+        "beam": (0, 2.5),
+        "nbest": (0, 9),
+        "symbols_per_frame": (-1,),
+        "threshold": (0.0, float("nan")),
+        "block_seconds": (0.001, 60.0),
+        "pause_seconds": (0.0, -1.0, float("nan")),
+        "max_seconds": (-1.0, float("inf")),
+    }.items(),
 )
-def test_settings_outside_their_domain_are_named(field, value):
-    with pytest.raises(ConfigurationError, match=rf"decoding\.{field}"):
-        DecodingSettings(**{field: value})
+def test_settings_outside_their_domain_are_named(field, values):
+    for value in values:
+        with pytest.raises(ConfigurationError, match=rf"decoding\.{field}"):
+            DecodingSettings(**{field: value})
 
 
 @pytest.fixture(params=["numpy", "native"])

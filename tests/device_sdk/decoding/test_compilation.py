@@ -54,15 +54,9 @@ for settings in (DecodingSettings(), DecodingSettings(beam=1, nbest=1), Decoding
 def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run there, with what lies there first on the path; the switch is as ``environment`` says or not set."""
     inherited = {name: value for name, value in os.environ.items() if name != SWITCH}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**inherited, "PYTHONPATH": str(folder), **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    chosen = {**inherited, "PYTHONPATH": str(folder), **environment}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=chosen, capture_output=True, text=True, timeout=600, check=False)
 
 
 def said(folder: Path, compiled: bool) -> tuple[str, str]:
@@ -96,10 +90,9 @@ def test_native_modules_give_what_their_source_gives(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("mypyc") is None or shutil.which("cc") is None, reason="needs mypyc and a C compiler")
 def test_a_build_compiles_them(tmp_path: Path) -> None:
+    left = shutil.ignore_patterns("__pycache__", FOLDER, "*.egg-info")
     for name in ("device_sdk", "rescoring", "tests", "export"):
-        shutil.copytree(
-            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", FOLDER, "*.egg-info")
-        )
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=left)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tmp_path / name)
     built = python(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
@@ -110,11 +103,8 @@ def test_a_build_compiles_them(tmp_path: Path) -> None:
 
 def small_tree(root: Path, mypycify: str) -> Path:
     """What a build compiles, with another mypyc in place of the true one, and what earlier builds may have left."""
-    for name in (
-        "device_sdk/compilation.py",
-        "setup.py",
-        *(f"device_sdk/runtimes/native_kernels/{name}" for name in KERNELS.sources),
-    ):
+    kernels = (f"device_sdk/runtimes/native_kernels/{name}" for name in KERNELS.sources)
+    for name in ("device_sdk/compilation.py", "setup.py", *kernels):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, root / name)
     for what in (SEARCH, KERNELS):

@@ -122,8 +122,8 @@ def test_steps_are_heard_alike_in_any_portions(found, at):
     assert after == whole and first + second == quiets
 
 
-def test_levels_are_energies_of_the_lower_half(rng=np.random.default_rng(3)):
-    frames = rng.normal(size=(12, 8)).astype(np.float32)
+def test_levels_are_energies_of_the_lower_half():
+    frames = np.random.default_rng(3).normal(size=(12, 8)).astype(np.float32)
     expected = [np.log(np.sum(np.exp(frames[at : at + 3, :4]))) for at in range(0, 12, 3)]
     assert levels(frames, 3) == pytest.approx(expected, rel=1e-5)
     assert levels(frames[:0], 3) == []
@@ -152,27 +152,29 @@ def commands(recognizer):
 
 
 def joined(spoken, pause):
-    rng = np.random.default_rng(5)
-    parts = []
-    for clip in spoken:
-        parts += [ROOM * rng.standard_normal(round(pause * 16_000)), clip]
+    rng, length = np.random.default_rng(5), round(pause * 16_000)
+    parts = [part for clip in spoken for part in (ROOM * rng.standard_normal(length), clip)]
     return np.concatenate(parts).astype(np.float32)
 
 
-def errors(alone, text):
-    found = jiwer.process_words(" ".join(alone), text)
+def streamed(recognizer, sound):
+    return [event for event in recognizer.session(16_000).segments([sound]) if isinstance(event, Result)]
+
+
+def errors(alone, results):
+    found = jiwer.process_words(" ".join(alone), " ".join(result.text for result in results))
     return found.substitutions + found.deletions + found.insertions
 
 
 @pytest.mark.parametrize("pause", [0.5, 0.8, 1.2, 2.0, 4.0])
 def test_neither_a_stream_nor_one_utterance_loses_words_in_pauses(recognizer, commands, pause):
     sound, alone = joined(commands.values(), pause), [*commands]
-    found = [event for event in recognizer.session(16_000).segments([sound]) if isinstance(event, Result)]
-    assert errors(alone, " ".join(result.text for result in found)) <= 2
+    found = streamed(recognizer, sound)
+    assert errors(alone, found) <= 2
     words = [result.offset + word.start for result in found for word in result.nbest[0].words]
     assert words == sorted(words)
     result = recognizer.recognize(sound, 16_000)
-    assert errors(alone, result.text) <= 3
+    assert errors(alone, [result]) <= 3
     assert len({hypothesis.text for hypothesis in result.nbest}) == len(result.nbest)
 
 
@@ -203,5 +205,4 @@ def test_a_word_begins_before_it_is_loud(recognizer, commands):
     """The next utterance has the last moment of the silence before it, whenever the endpoint is found."""
     for pause in np.arange(0.8, 1.15, 0.05):
         sound = np.concatenate([joined([*commands.values()][:2], float(pause)), np.zeros(16_000, np.float32)])
-        found = [event for event in recognizer.session(16_000).segments([sound]) if isinstance(event, Result)]
-        assert errors([*commands][:2], " ".join(result.text for result in found)) <= 1
+        assert errors([*commands][:2], streamed(recognizer, sound)) <= 1

@@ -67,20 +67,11 @@ tokens = st.lists(st.integers(1, PIECES.size - 1), max_size=12)
 def scanned(hotwords, text: str) -> float:
     """Every phrase once at every place where it ends, in any spelling, whole words only."""
     spoken, total = text.split(), 0.0
-    phrases: dict[str, list[Hotword]] = {}
-    for each in hotwords:
-        phrases.setdefault(" ".join(each.phrase.split()), []).append(each)
-    for end in range(1, len(spoken) + 1):
-        for alike in phrases.values():
-            total += max(
-                (
-                    each.boost
-                    for each in alike
-                    for spelling in (each.phrase, *each.spellings)
-                    if spoken[max(0, end - len(spelling.split())) : end] == spelling.split()
-                ),
-                default=0.0,
-            )
+    phrases = {" ".join(each.phrase.split()) for each in hotwords}
+    for end, phrase in itertools.product(range(1, len(spoken) + 1), phrases):
+        alike = [each for each in hotwords if each.phrase.split() == phrase.split()]
+        written = [(each.boost, spelling.split()) for each in alike for spelling in (each.phrase, *each.spellings)]
+        total += max((boost for boost, said in written if spoken[max(0, end - len(said)) : end] == said), default=0.0)
     return total
 
 
@@ -164,12 +155,6 @@ def test_any_collection_of_phrases_will_do(make):
 def test_what_is_no_phrase_is_named(make, message):
     with pytest.raises(ConfigurationError, match=f"hotword.*{message}"):
         make()
-
-
-def test_no_phrases_are_no_guide(tiny_bundle):
-    recognizer = Recognizer(tiny_bundle)
-    assert recognizer.guide(None) is None
-    assert recognizer.guide(Hotwords.build([])) is None
 
 
 def test_a_hotword_mends_a_misheard_name(tmp_path):

@@ -136,24 +136,7 @@ def test_hearing_stops_at_the_endpoint(recognizer):
     assert session.seconds == samples.size / 16_000
 
 
-@settings(max_examples=6, deadline=None)
-@given(cuts=st.lists(st.integers(0, 100_000), max_size=6))
-def test_the_endpoint_does_not_depend_on_the_chunks(recognizer, cuts):
-    samples = np.concatenate([clips()[3], np.zeros(64_000, np.float32)])
-    whole = recognizer.session(16_000)
-    _, rest = whole.hear(samples)
-    session, left = recognizer.session(16_000), None
-    for at, chunk in enumerate(parts := chunks(samples, cuts)):
-        partial, after = session.hear(chunk)
-        if partial.endpoint:
-            left = after.size + sum(part.size for part in parts[at + 1 :])
-            break
-    assert left == rest.size
-    assert session.partial() == whole.partial()
-
-
 def test_callbacks_may_be_left_out(recognizer, sound, expected):
-    recognizer.session(16_000).listen([sound])
     only: list[Result] = []
     recognizer.session(16_000).listen([sound], on_result=only.append)
     assert results(only) == expected

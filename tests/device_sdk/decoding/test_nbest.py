@@ -63,16 +63,13 @@ def test_hypotheses_of_one_text_become_one():
     ]
     found = distinct(listed, tokenizer, 0.03, 1.0)
     assert [hypothesis.text for hypothesis in found] == ["aa", "b", ""]
-    assert found[0].tokens == tokenizer.encode("Aa")
-    assert found[0].score == pytest.approx(np.logaddexp(-2.0, -2.5))
-    assert found[0].scores.acoustic == found[0].score
-    assert found[2].words == ()
+    assert found[0].tokens == tokenizer.encode("Aa") and found[2].words == ()
+    assert found[0].scores.acoustic == found[0].score == pytest.approx(np.logaddexp(-2.0, -2.5))
 
 
 def words(text: str, *ends: float) -> tuple[Word, ...]:
-    said = text.split()
-    times = ends or tuple(0.3 * (place + 1) for place in range(len(said)))
-    return tuple(Word(word, end - 0.1, end) for word, end in zip(said, times, strict=True))
+    times = ends or tuple(0.3 * (place + 1) for place in range(len(text.split())))
+    return tuple(Word(word, end - 0.1, end) for word, end in zip(text.split(), times, strict=True))
 
 
 def hypothesis(text: str, probability: float, *ends: float) -> Hypothesis:
@@ -131,11 +128,8 @@ def test_words_that_hypotheses_share_change_nothing(said: list[tuple[Word, ...]]
 
 
 def test_a_word_is_as_sure_as_the_hypotheses_that_say_it() -> None:
-    listed = [
-        hypothesis("make a mocha", 0.5),
-        hypothesis("make an mocha", 0.3),
-        hypothesis("make mocha", 0.2, 0.3, 0.9),
-    ]
+    listed = [hypothesis("make a mocha", 0.5), hypothesis("make an mocha", 0.3)]
+    listed.append(hypothesis("make mocha", 0.2, 0.3, 0.9))
     found = word_posteriors(listed, [0.5, 0.3, 0.2])
     assert found == [pytest.approx([1.0, 0.5, 1.0]), pytest.approx([1.0, 0.3, 1.0]), pytest.approx([1.0, 1.0])]
     first, second, _ = with_confidence(listed, Calibration())

@@ -1,5 +1,6 @@
 import json
 import math
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -7,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import StateError
-from device_sdk.feedback.signals import (
-    Accepted,
-    Alternate,
-    Cancelled,
-    Corrected,
-    Rating,
-    Repeated,
-    Semantics,
-    Signal,
-    Together,
-)
+from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, Together
+from device_sdk.feedback.signals import Signal
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.personalization import cache
 from device_sdk.personalization.cache import confirmed_texts
@@ -44,11 +36,14 @@ def test_counts_weigh_ranks_and_keep_unlisted_words_apart() -> None:
     assert (held.utterances, held.pending_utterances) == (1, 1)
 
 
+def gathered(lists: list[list[str]], sigma: float) -> cache.MarginalCache:
+    """The counts of several utterances."""
+    return reduce(lambda held, nbest: cache.update(held, count(nbest, WORDS, sigma)), lists, cache.empty(WORDS))
+
+
 @given(st.lists(texts, max_size=5), texts, st.floats(0.2, 5))
 def test_withdrawing_undoes_an_update(before: list[list[str]], given_: list[str], sigma: float) -> None:
-    held = cache.empty(WORDS)
-    for nbest in before:
-        held = cache.update(held, count(nbest, WORDS, sigma))
+    held = gathered(before, sigma)
     counts = count(given_, WORDS, sigma)
     back = cache.withdraw(cache.update(held, counts), counts)
     np.testing.assert_allclose(back.counts, held.counts, atol=1e-9)
@@ -59,9 +54,7 @@ def test_withdrawing_undoes_an_update(before: list[list[str]], given_: list[str]
 
 @given(st.lists(texts, min_size=1, max_size=5), st.floats(0.2, 5))
 def test_the_bucket_weighs_what_the_unlisted_words_weigh(given_: list[list[str]], sigma: float) -> None:
-    held = cache.empty(WORDS)
-    for nbest in given_:
-        held = cache.update(held, count(nbest, WORDS, sigma))
+    held = gathered(given_, sigma)
     assert held.counts[0] == pytest.approx(sum(held.unlisted.values()))
     assert cache.from_bytes(cache.to_bytes(held, WORDS), WORDS).unlisted == held.unlisted
 
@@ -91,9 +84,7 @@ def test_marginal_follows_equations_2_and_4() -> None:
 
 @given(st.lists(texts, max_size=4), st.floats(0.3, 4))
 def test_bytes_round_trip_exactly(given_: list[list[str]], sigma: float) -> None:
-    held = cache.empty(WORDS)
-    for nbest in given_:
-        held = cache.update(held, count(nbest, WORDS, sigma))
+    held = gathered(given_, sigma)
     held = cache.update(cache.reported(held), count(["a"], WORDS, sigma))
     back = cache.from_bytes(cache.to_bytes(held, WORDS), WORDS)
     assert back.counts.tobytes() == held.counts.tobytes()
@@ -134,9 +125,7 @@ def test_damaged_bytes_are_refused(change: object) -> None:
 
 def test_unlisted_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "UNLISTED_LIMIT", 3)
-    held = cache.empty(WORDS)
-    for word in ("often", "often", "twice", "twice", "once", "rare"):
-        held = cache.update(held, count([word], WORDS, 1.0))
+    held = gathered([[word] for word in ("often", "often", "twice", "twice", "once", "rare")], 1.0)
     assert dict(held.unlisted) == {"often": 2.0, "twice": 2.0, "once": 1.0}
     assert held.counts[0] == 6.0
 
@@ -159,6 +148,7 @@ def test_counts_by_posterior_as_the_combination_says() -> None:
 
 
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
+SMALL = "a small mocha"
 NBEST = ("get me a large latte", "get me a small mocha", "give me a small mocha", "get me a mocha")
 
 
@@ -173,10 +163,7 @@ NBEST = ("get me a large latte", "get me a small mocha", "give me a small mocha"
         (Alternate("a small mocha"), None),
         (Corrected("a Small mocha"), ("a small mocha",)),
         (Together((Accepted(), Alternate("a small mocha"))), None),
-        (
-            Together((Cancelled(), Corrected("a small mocha"), Semantics({"drink": "latte"}, LEXICON))),
-            ("a small mocha",),
-        ),
+        (Together((Cancelled(), Corrected(SMALL), Semantics({"drink": "latte"}, LEXICON))), (SMALL,)),
         (Together((Repeated(), Semantics({"drink": "latte", "size": "large"}, LEXICON))), NBEST[:1]),
         (Semantics({"drink": "mocha", "size": "small"}, LEXICON), NBEST[1:3]),
     ],
@@ -188,21 +175,11 @@ def test_what_counts_after_feedback(signal: Signal, expected: tuple[str, ...] | 
 def test_a_missed_value_is_put_in() -> None:
     slots = {"drink": "mocha", "size": "large"}
     found = confirmed_texts(NBEST, Semantics(slots, LEXICON))
-    assert found is not None
-    assert len(found) == 1
-    assert slot_cost(found[0], slots, LEXICON) == 0
-
-
-def test_without_entries_nothing_changes() -> None:
+    assert found is not None and [slot_cost(text, slots, LEXICON) for text in found] == [0]
     assert confirmed_texts((), Corrected("mocha")) is None
 
 
 def test_where_nothing_can_be_repaired_the_nearest_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from device_sdk.personalization import cache
-
     monkeypatch.setattr(cache, "repair", lambda *_, **__: ())
-    signal = Semantics({"drink": "latte", "size": "small"}, LEXICON)
-    assert confirmed_texts(("a large mocha", "a small mocha", "a large latte"), signal) == (
-        "a small mocha",
-        "a large latte",
-    )
+    signal, nearest = Semantics({"drink": "latte", "size": "small"}, LEXICON), (SMALL, "a large latte")
+    assert confirmed_texts(("a large mocha", *nearest), signal) == nearest

@@ -7,23 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import (
-    Accepted,
-    Bundle,
-    Cancelled,
-    Corrected,
-    Device,
-    DeviceSettings,
-    FeedbackError,
-    LearningSettings,
-    Rating,
-    Repeated,
-    RepetitionSettings,
-    Transcribed,
-)
-from device_sdk.feedback import Together
+from device_sdk import Bundle, Device, DeviceSettings, FeedbackError, LearningSettings, RepetitionSettings, Transcribed
+from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, Together
 from device_sdk.feedback.repetition import carried_back, silence
-from device_sdk.feedback.signals import Alternate, Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from tests.device_sdk.devices import KEY
@@ -88,11 +74,15 @@ def signals(device: Device) -> dict[str, object]:
     return {key: example.signal for key, example in device._recent._examples.items()}
 
 
+def say(device: Device, name: str, texts: tuple[str, ...], seconds: float = 1.0) -> None:
+    device._utterances.add(heard(name, *texts, seconds=seconds), FEATURES)
+
+
 def test_a_repetition_costs_the_first_and_what_it_meant_is_learned(device: Device, now: list[float]) -> None:
-    device._utterances.add(heard("first", *FIRST), FEATURES)
+    say(device, "first", FIRST)
     assert dict(device.learned().words)["bedroom"] > 0
     now[0] += 4.0
-    device._utterances.add(heard("again", *AGAIN), FEATURES)
+    say(device, "again", AGAIN)
     assert signals(device) == {"first": Repeated(AGAIN), "again": None}
     assert "bedroom" not in dict(device.learned().words)
     assert dict(device.learned().words)["kitchen"] > 0, "the repetition's own"
@@ -111,18 +101,18 @@ def test_a_repetition_costs_the_first_and_what_it_meant_is_learned(device: Devic
     ],
 )
 def test_what_is_no_repetition(device: Device, now: list[float], wait, second, seconds, before) -> None:
-    device._utterances.add(heard("first", *FIRST), FEATURES)
+    say(device, "first", FIRST)
     if before is not None:
         device.feedback("first", before)
     now[0] += wait
-    device._utterances.add(heard("second", *second, seconds=seconds), FEATURES)
+    say(device, "second", second, seconds)
     assert signals(device) == {"first": before, "second": None}
 
 
 def test_feedback_to_a_repetition_of_what_was_learned_already(device: Device, now: list[float]) -> None:
-    device._utterances.add(heard("first", *FIRST), FEATURES)
+    say(device, "first", FIRST)
     now[0] += 4.0
-    device._utterances.add(heard("again", *AGAIN), FEATURES)
+    say(device, "again", AGAIN)
     assert device._recent.take(60.0).utterance_id == "first"  # type: ignore[union-attr]
     device.feedback("again", Accepted())
     assert signals(device) == {"again": Accepted()}
@@ -132,14 +122,14 @@ def test_repetitions_may_be_left_alone(tmp_path: Path, tiny_bundle: Bundle, now:
     settings = DeviceSettings(repetition=RepetitionSettings(similarity=2.0))
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
         device._recent._clock = lambda: now[0]
-        for name, texts in (("first", FIRST), ("again", AGAIN)):
-            device._utterances.add(heard(name, *texts), FEATURES)
-            now[0] += 3.0
+        say(device, "first", FIRST)
+        now[0] += 3.0
+        say(device, "again", AGAIN)
         assert signals(device) == {"first": None, "again": None}
 
 
 def test_accepting_after_all_counts_the_words_again(device: Device) -> None:
-    device._utterances.add(heard("first", *FIRST), FEATURES)
+    say(device, "first", FIRST)
     words = device.learned().words
     device.feedback("first", Rating(0.0))
     assert device.learned().words == ()
@@ -150,9 +140,8 @@ def test_accepting_after_all_counts_the_words_again(device: Device) -> None:
 
 
 def test_sampled_serving_and_rehearsal_on_a_device(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    learning = LearningSettings(
-        passes=1, serving="sampled", label_weight=0.0, cost_weight=0.0, reinforce_weight=1.0, baseline_decay=0.5
-    )
+    shares = {"label_weight": 0.0, "cost_weight": 0.0, "reinforce_weight": 1.0, "baseline_decay": 0.5}
+    learning = LearningSettings(passes=1, serving="sampled", **shares)
     learning = replace(learning, rehearsal=replace(learning.rehearsal, every=2))
     spoken = [Transcribed(speech(9), "turn on the light")]
     settings = DeviceSettings(learning=learning, repetition=RepetitionSettings(similarity=2.0))
@@ -170,12 +159,9 @@ def test_sampled_serving_and_rehearsal_on_a_device(tmp_path: Path, tiny_bundle: 
         assert device.student.baseline == pytest.approx(1.0 - 0.5**4)
 
 
-COUNTING = DeviceSettings(learn=False)
-
-
 def test_counts_are_mended_without_learning(tmp_path: Path, tiny_bundle: Bundle) -> None:
     lexicon = SlotLexicon({"drink": ("coffee", "tea")})
-    with Device.open(tmp_path, KEY, tiny_bundle, COUNTING) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
         first = device.recognize(speech(1), 16_000).utterance_id
         before = dict(device.learned().words)
         device.feedback(first, Semantics({"drink": "coffee"}, lexicon))

@@ -12,9 +12,7 @@ from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
-from device_sdk.runtimes.protocol import States, Transducer
 from export.graphs import joiner
-from tests.tiny import tiny_weights
 
 Float = NDArray[np.float32]
 
@@ -60,27 +58,6 @@ def test_without_native_sessions_the_runtime_is_asked(tiny_bundle: Bundle, featu
     for each, token in itertools.product((transducer, native), (-10_000, 10_000)):
         with pytest.raises(BundleError, match=r"predictor: onnxruntime cannot run this graph .*; export the bundle"):
             each.predict(np.full(1, token, np.int64))
-
-
-@pytest.mark.parametrize("seed", [None, 9])
-def test_graphs_give_what_the_network_gives_of_any_weights(tiny_bundle, features, seed):
-    torch = pytest.importorskip("torch")
-    from export.networks.rnnt import RNNT
-
-    bundle, tokens = tiny_bundle, np.array([[5, 9, 2], [1, 1, 63]])
-    if seed is not None:
-        bundle = tiny_bundle.with_weights(tiny_weights(tiny_bundle.architecture, seed), "9")
-    network = RNNT(bundle.architecture).from_parameters(bundle.weights).eval()
-    transducer: Transducer = OnnxTransducer(bundle)
-    encoded, state = transducer.encode(features)
-    with torch.no_grad():
-        heard, said = network.encode(torch.from_numpy(features)[None])[0], network.predict(torch.from_numpy(tokens))
-    np.testing.assert_allclose(encoded, heard.numpy(), atol=2e-5)
-    assert encoded.dtype == np.float32 and state[0].shape == (1, 1, 32)
-    before: States | None = None
-    for step, column in enumerate([np.zeros(2, np.int64), *tokens.T]):
-        predicted, before = transducer.predict(column.copy(), before)
-        np.testing.assert_allclose(predicted, said[:, step].numpy(), atol=2e-5)
 
 
 def test_int8_is_close_and_follows_the_weights(tiny_bundle: Bundle, features: Float) -> None:

@@ -74,8 +74,8 @@ def test_the_steps_are_the_network(architecture):
         expected, predicted = network.encode(frames[None])[0], network.predict(tokens[None])[0]
         step, h = EncoderStep(network), torch.zeros(architecture.encoder_layers, 1, architecture.encoder_size)
         c, rows = h, []
-        for at in range(0, 15, 3):
-            row, h, c = step(frames[at : at + 3], h, c)
+        for chunk in frames.split(3):
+            row, h, c = step(chunk, h, c)
             rows.append(row)
         torch.testing.assert_close(torch.cat(rows), expected, atol=1e-5, rtol=1e-5)
         step, h = PredictorStep(network), torch.zeros(architecture.predictor_layers, 2, architecture.predictor_size)
@@ -220,12 +220,9 @@ def described(change):
         (described(lambda d: d["programs"].pop("joiner.pte")), r"programs: the shapes are not"),
         (
             described(lambda d: d["constants"]["joiner.pte"].pop("joiner.output.bias")),
-            r"'joiner.output.bias' is missing",
+            "'joiner.output.bias' is missing",
         ),
-        (
-            described(lambda d: d["constants"]["encoder.pte"].update({"features.mean": 10**9})),
-            r"is said to be at bytes",
-        ),
+        (described(lambda d: d["constants"]["encoder.pte"].update({"features.mean": 10**9})), "is said to be at bytes"),
         (described(lambda d: d.update(training=[BUCKET | {"frames": 9}])), r"executorch.json: field training.0.frames"),
         (described(lambda d: d.update(training=[BUCKET])), r"files: 'training-32-1-1.pte' is missing"),
         (described(lambda d: d.update(batch=7)), r"predictor.pte: inputs have shapes"),
@@ -264,11 +261,8 @@ def test_programs_that_compute_nonsense_are_refused(folder, bundle, monkeypatch)
 
 @installed
 def test_writing_again_replaces(folder, bundle, copy, monkeypatch):
-    def fail(*given):
-        raise RuntimeError("stopped")
-
-    monkeypatch.setattr("export.executorch.writer.lower_to_xnnpack", fail)
-    with pytest.raises(RuntimeError, match="stopped"):
+    monkeypatch.setattr("export.executorch.writer.lower_to_xnnpack", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         export_executorch(bundle, copy)
     assert not (copy / MANIFEST).exists()  # nothing loads a folder that is half written
 

@@ -8,12 +8,13 @@ from torch import Tensor
 from export.losses.rnnt import lattice, rnnt_loss, rnnt_loss_of_logits
 
 
-def naive(encoded: Tensor, predicted: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
-    """One utterance, every cell by the textbook recursion, gradients by autograd."""
-    return naive_of_logits(torch.tanh(encoded[:, None] + predicted[None]) @ weight.T + bias, tokens)
+def naive(logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
+    """Every cell of every utterance by the textbook recursion, gradients by autograd."""
+    cut = zip(logits, tokens, frames, lengths, strict=True)
+    return torch.stack([naive_one(each[:t, : u + 1], said[:u].tolist()) for each, said, t, u in cut])
 
 
-def naive_of_logits(logits: Tensor, tokens: list[int]) -> Tensor:
+def naive_one(logits: Tensor, tokens: list[int]) -> Tensor:
     scores = logits.log_softmax(-1)
     alpha: dict[tuple[int, int], Tensor] = {}
     for t in range(logits.shape[0]):
@@ -34,12 +35,8 @@ def problem(seed: int, size: int, width: int, most: int, joiner: int, pieces: in
         return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
     parameters = [normal(size, width, joiner), normal(size, most + 1, joiner), normal(pieces, joiner), normal(pieces)]
-    labels = [
-        torch.randint(1, pieces, (size, most), generator=generator),
-        torch.randint(1, width + 1, (size,), generator=generator),
-        torch.randint(0, most + 1, (size,), generator=generator),
-    ]
-    return parameters, labels
+    bounds = ((1, pieces, (size, most)), (1, width + 1, (size,)), (0, most + 1, (size,)))
+    return parameters, [torch.randint(*each, generator=generator) for each in bounds]
 
 
 SIZES = {"seed": st.integers(0, 10_000), "size": st.integers(1, 3), "width": st.integers(1, 7)}
@@ -52,14 +49,8 @@ def test_loss_and_gradients_agree_with_the_naive_recursion(seed, size, width, mo
     (encoded, predicted, weight, bias), (tokens, frames, lengths) = problem(seed, size, width, most, 5, pieces)
     shares = torch.linspace(-1.0, 2.0, size, dtype=torch.float64)
     found = rnnt_loss(encoded, predicted, weight, bias, tokens, frames, lengths)
-    expected = torch.stack(
-        [
-            naive(
-                encoded[i, : frames[i]], predicted[i, : lengths[i] + 1], weight, bias, tokens[i, : lengths[i]].tolist()
-            )
-            for i in range(size)
-        ]
-    )
+    logits = torch.tanh(encoded[:, :, None] + predicted[:, None]) @ weight.T + bias
+    expected = naive(logits, tokens, frames, lengths)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     inputs = (encoded, predicted, weight, bias)
     ours = torch.autograd.grad((found * shares).sum(), inputs)
@@ -77,12 +68,7 @@ def test_the_loss_of_logits_agrees_too(seed: int, size: int, width: int, most: i
     logits = spread * torch.randn(size, width, most + 1, pieces, generator=generator, dtype=torch.float64)
     logits.requires_grad_()
     shares = torch.linspace(-1.0, 2.0, size, dtype=torch.float64)
-    expected = torch.stack(
-        [
-            naive_of_logits(logits[i, : frames[i], : lengths[i] + 1], tokens[i, : lengths[i]].tolist())
-            for i in range(size)
-        ]
-    )
+    expected = naive(logits, tokens, frames, lengths)
     (theirs,) = torch.autograd.grad((expected * shares).sum(), logits)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-4)):
         given_logits = logits.detach().to(dtype).requires_grad_()
