@@ -42,8 +42,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 @contextmanager
 def reading(place: str) -> Iterator[None]:
-    """StateError, which names the place: the stored value that is read inside is damaged. Without what the error there
-    says, which may quote a word."""
+    """StateError, which names the place: the stored value read inside is damaged. It quotes nothing of it."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:

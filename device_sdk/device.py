@@ -171,12 +171,11 @@ class Device:
         return recognize_whole(partial(self.session, mix_down=mix_down, hotwords=hotwords), audio, sample_rate)
 
     def feedback(self, utterance: Result | str, signal: Signal) -> None:
-        """What the app saw its user do with a result, which it names by itself or by its ``utterance_id``.
-
-        Late feedback is fine while the utterance is in memory; FeedbackError after. What it confirms (``Corrected``,
+        """What the app saw its user do with a result, which it names by itself or by its ``utterance_id``. Late
+        feedback is fine while the utterance is in memory; FeedbackError after. What it confirms (``Corrected``,
         ``Accepted``) is on the disk when this returns, where settings and user let it be kept. Several signals add up,
-        see :mod:`device_sdk.feedback.signals`, and count for the utterance that this one repeats, too; what they say
-        of its words replaces what was counted (:func:`device_sdk.personalization.cache.confirmed_texts`)."""
+        see :mod:`device_sdk.feedback.signals`, and count for the utterance that this one repeats, too; what they say of
+        its words replaces what was counted (:func:`device_sdk.personalization.cache.confirmed_texts`)."""
         self._check_open()
         if not isinstance(utterance, Result | str):
             raise FeedbackError(f"utterance: found {type(utterance).__name__}, expected a Result or its utterance_id")

@@ -24,8 +24,8 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word. start, end: seconds from the start of the audio. confidence: probability that it is right, in [0, 1];
-    0 until the utterance ended."""
+    """One word. start, end: seconds of the audio. confidence: probability that it is right; 0 until the utterance
+    ended."""
 
     text: str
     start: float
@@ -35,12 +35,11 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One entry of an n-best list.
-
-    tokens: sentence pieces, without blank, as they were decoded. Where a hotword was heard by another spelling, they
-    are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps to how the phrase is heard.
-    score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's combination weights.
-    confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the utterance ended."""
+    """One entry of an n-best list. tokens: sentence pieces, without blank, as they were decoded. Where a hotword was
+    heard by another spelling, they are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps
+    to how the phrase is heard. score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's
+    combination weights. confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the
+    utterance ended."""
 
     tokens: tuple[int, ...]
     text: str

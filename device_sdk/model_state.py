@@ -139,8 +139,8 @@ class ModelState:
         return str(version) != str(self.marginals_version) or differs
 
     def differs_in_model(self, version: str, digest: str) -> bool:
-        """Whether this is not the model that is here. digest: of its file; the bundle's own weights have no such file,
-        so they go by their version."""
+        """Whether this is not the model that is here. digest: of its file; the bundle's own weights go by their
+        version."""
         return version != self.base.version or self._digest("published") not in (None, digest)
 
     def differs_in_teacher(self, version: str, digest: str) -> bool:
@@ -185,8 +185,8 @@ class ModelState:
             self.student, self.watch, self.proven = student, watch, proven
 
     def collect(self, limit: int | None) -> None:
-        """Gradients at the base's weights are summed up from here on, of ``limit`` utterances at most, beginning with
-        none; None: local steps are taken instead."""
+        """From here on gradients at the base's weights are summed, of ``limit`` utterances at most; None: steps are
+        taken."""
         with self._guard, self.store.transaction():
             gradients = None
             if limit is None:

@@ -188,8 +188,7 @@ class Counting:
         model_state.channel = channel
 
     def offset(self) -> NDArray[np.float32] | None:
-        """What is subtracted from every frame of the next utterance, [M]; None where channels are not removed, or
-        the model does not say which it knows."""
+        """What is subtracted from every frame of the next utterance, [M]; None where no channel is removed or known."""
         model_state, settings = self._model_state, self._settings.channel
         mean = model_state.base.feature_mean
         return None if settings is None or mean is None else channels.offset(model_state.channel, mean, settings)

@@ -87,8 +87,7 @@ output: prediction network and joiner, over whatever encoder a bundle brings."""
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Layers that a subset's steps never change. encoder_layers: how many, from the lowest up. predictor: whether all
-    of the prediction network is."""
+    """Layers that a subset's steps never change. encoder_layers: how many, the lowest; predictor: whether all of it."""
 
     encoder_layers: int = 0
     predictor: bool = False
@@ -119,8 +118,7 @@ def frozen(architecture: Shaped, subset: Subset) -> Frozen:
 
 
 def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
-    """The parameters that steps on a subset move, in the canonical order; for ``adapters`` the matrices that have
-    factors (see :func:`factor_names`)."""
+    """The parameters that steps on a subset move, in canonical order; for ``adapters`` the matrices with factors."""
     shapes = architecture.parameter_shapes()
     match subset:
         case "output":

@@ -25,7 +25,7 @@ EMBEDDING_ZERO = 128
 
 
 class Matrix(NamedTuple):
-    """Where one quantized matrix lies in the buffer. shape: [K, N], inputs by outputs; transposed: whether the weights
+    """Where a quantized matrix lies. shape: [K, N], inputs by outputs; transposed: whether the weights
     are [N, K]. values: offset in bytes of its int8 (or, for embeddings, uint8) [K, N]; scale: of its float32 scales,
     ``scales`` of them: N, or 1 for embeddings."""
 

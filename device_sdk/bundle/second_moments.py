@@ -40,8 +40,7 @@ def serialize(second_moments: SecondMoments) -> bytes:
 
 
 def read(content: bytes, architecture: AnyArchitecture, source: str) -> SecondMoments:
-    """The second moments of exactly the architecture's parameters. Raises :class:`BundleError` that names the
-    tensor."""
+    """The second moments of the architecture's parameters. Raises :class:`BundleError` that names the tensor."""
     tensors = weight_files.read(content, source)
     expected = {
         f"{name}/{axis}": size

@@ -49,8 +49,8 @@ _ENDS = {
 
 
 class Participation(BaseModel):
-    """What the state holds of one round. restore: base64 of what goes back to the books, as of a report in the outbox;
-    empty until the counts leave them."""
+    """What the state holds of one round. restore: base64 of what may go back to the books; empty until it leaves
+    them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     participant: Participant

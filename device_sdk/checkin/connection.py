@@ -214,8 +214,10 @@ class Answer:
                 left = self._until - time.monotonic()
                 if self._pieces and (left > 0 or self._over):
                     break
+                if left <= 0 and self._permit is not None and not self._permit.remaining():
+                    raise self._permit.late()
                 if left <= 0:
-                    raise self._late()
+                    raise TooSlow(f"{self._url}: not there after {self._seconds:.3g} s")
                 self._changed.wait(left)
             piece = self._pieces.popleft()
             self._changed.notify_all()
@@ -224,8 +226,3 @@ class Answer:
         if isinstance(piece, BaseException):
             raise piece
         return piece
-
-    def _late(self) -> CheckInError:
-        if self._permit is not None and not self._permit.remaining():
-            return self._permit.late()
-        return TooSlow(f"{self._url}: not there after {self._seconds:.3g} s")

@@ -53,8 +53,7 @@ def keep_id(store: Store, identity: Identity, device_id: str, token: str | None 
 def correct_clock(store: Store, identity: Identity, server_time: float) -> Identity | None:
     """The identity that signs by the server's clock, kept in the state; None where the two are too far apart to be
     taken for a clock that is off. server_time: seconds since the epoch. Only requests are signed by it: what has
-    expired is told by the device's own clock. Without the bound, whoever answers could get requests that are good in a
-    year."""
+    expired is told by the device's own clock. Without the bound, whoever answers could get some for next year."""
     clock = server_time - time.time()
     return None if abs(clock) > FARTHEST else _keep(store, replace(identity, clock=clock))
 
@@ -73,8 +72,8 @@ def load(store: Store, server: str) -> Identity | None:
 
 
 def signed_headers(identity: Identity, method: str, path: str, round_id: str | None, body: bytes) -> dict[str, str]:
-    """Headers that sign one request: a fresh nonce and time (seconds since the epoch, by the server's clock as far as
-    that is known) every time it is sent."""
+    """Headers that sign one request: every time a fresh nonce and time (since the epoch, by the server's clock if
+    known)."""
     nonce = secrets.token_urlsafe(18)
     timestamp = max(0, int(time.time() + identity.clock))
     digest = sha256(body).hexdigest()

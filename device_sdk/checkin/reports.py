@@ -62,8 +62,7 @@ class Sent:
 def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
     """Sends every waiting report, oldest first. A receipt takes a report out and counts it as sent, in one transaction.
     What the server finally refuses goes to ``take_back``, which takes it out and puts its content back on the books, in
-    one transaction too. CheckInError: the server was not reached, or something else answered; what was not acknowledged
-    stays."""
+    one transaction too. CheckInError: the server was not reached, or something else answered; the rest stays."""
     sent: list[Sent] = []
     for outgoing in waiting(store, who.server):
         done = Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, len(outgoing.body))
@@ -117,8 +116,8 @@ def enqueue_marginals(
 ) -> MarginalCache:
     """Puts the bounded counts of the utterances not reported yet into the outbox, or in mode ``paper`` every count that
     was ever due; returns the cache without what is reported, to be stored. The round is marked as reported even where
-    nothing is left to say. Under ``local`` trust noise is sent all the same, and no number of utterances: whether and
-    how much was said is the user's, too."""
+    nothing is left to say. Under ``local`` trust noise is sent all the same, without the number of utterances, which is
+    the user's, too."""
     utterances = cache.pending_utterances
     if plan.mode == "paper":
         counts = unbounded_counts(records.add_reported(store, cache.words_digest, cache.pending))
@@ -224,8 +223,8 @@ def take_back(model_state: ModelState, outgoing: Outgoing) -> None:
 
 
 def restored_counts(store: Store, cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
-    """The cache with the counts of a refused report pending again; unchanged where the word list is another one. Call
-    inside a transaction that also stores it."""
+    """The cache with a refused report's counts pending again, if of this word list. For a transaction that also stores
+    it."""
     taken = json.loads(outgoing.restore)
     if taken["words_digest"] != cache.words_digest:
         return cache

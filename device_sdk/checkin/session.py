@@ -47,8 +47,8 @@ class CheckInReport:
     new_model, new_marginals: whether this check-in brought them. bytes_up, bytes_down: bodies, without headers.
     due_in_seconds: when the server wants the device back. teacher_version: of the server's teacher that labels here,
     None where the teacher is the device's own. left_out: why streams that the user shares and the round asks for are
-    not part of it. updates_refused: what the server offers and the app's trusted root does not vouch for, by name, and
-    why; what the device had stays."""
+    not part of it. updates_refused: what the app's trusted root does not vouch for, by name, and why; what was here
+    stays."""
 
     round_id: str | None
     model_version: str
@@ -79,12 +79,10 @@ class Session:
 
 def run_session(session: Session, token: str | None) -> CheckInReport:
     """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
-
     A server that no longer knows this device, since it was lost or restored, gets to know it again by the same key; one
-    whose clock is another than the device's is signed for by its own. Each is done once.
-
-    CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
-    kept, and the next session goes on where this one ended."""
+    whose clock is another than the device's is signed for by its own. Each is done once. CheckInError: the server
+    cannot be reached or refuses. BundleError: its model is unfit. Either way everything is kept, and the next session
+    goes on where this one ended."""
     client, store = session.client, session.model_state.store
     who = _enrolled(client, token, store)
     mended: set[str] = set()
@@ -173,8 +171,7 @@ def _update(session: Session, who: Identity, answer: CheckedIn) -> adoption.Adop
 
 
 def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, ...]:
-    """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it. Returns why
-    a stream that could be sent is left out."""
+    """Puts this round's reports into the outbox, once a stream that the user agreed to. Returns why one is left out."""
     offer, model_state, settings = answer.round, session.model_state, session.settings
     if offer is None:
         return ()

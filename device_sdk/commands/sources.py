@@ -143,12 +143,10 @@ def microphone(device: str | None, seconds: float) -> Iterator[NDArray[np.float3
         heard.put(block[:, 0].copy())
 
     chosen: str | int | None = int(device) if device is not None and device.isdigit() else device
+    block = max(1, round(seconds * SAMPLE_RATE))
     try:
-        form, block = (
-            {"samplerate": SAMPLE_RATE, "channels": 1, "dtype": "float32"},
-            max(1, round(seconds * SAMPLE_RATE)),
-        )
-        stream = sounddevice.InputStream(**form, device=chosen, blocksize=block, callback=listen)
+        form = {"samplerate": SAMPLE_RATE, "channels": 1, "dtype": "float32", "blocksize": block}
+        stream = sounddevice.InputStream(**form, device=chosen, callback=listen)
         stream.start()
     except (sounddevice.PortAudioError, ValueError) as error:  # ValueError: no device of this name, or several
         chooses = f"--microphone chooses one of: {_inputs(sounddevice)}"

@@ -134,8 +134,7 @@ def read_and_decode(
 
 def decode_files(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tuple[Path, Heard | AudioError]]:
     """Every file with its result, or why it has none, in the order given, as they become ready. A file that makes its
-    process crash is such an error too, and the others go on. Whoever ends this early, as Ctrl-C does, ends the
-    processes."""
+    process crash is such an error too, and the others go on. Ending it early ends the processes."""
     context = multiprocessing.get_context("spawn")  # threads of libraries do not survive a fork
     others = set(multiprocessing.active_children())
     left = list(paths)

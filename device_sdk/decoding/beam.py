@@ -105,8 +105,7 @@ def restart(beam: Beam) -> Beam:
 
 def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:
     """The beam of one hypothesis after the next frames: the most probable symbol, until it is blank. encoded: [K, J]
-    float32. At most ``settings.symbols_per_frame`` tokens a frame, 0 for one without a blank. The score is that of the
-    one alignment."""
+    float32. At most ``settings.symbols_per_frame`` tokens a frame, 0 for one without a blank. One alignment scores."""
     prefix, score, emissions = beam.prefixes[0], beam.alignments[0].score, beam.alignments[0].emissions
     tree, here, total, emitted = beam.tree, 0, len(encoded), 0
     if len(tree) > _CACHED_PREFIXES:

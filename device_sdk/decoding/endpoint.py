@@ -43,8 +43,7 @@ class EndpointRule:
 @dataclass(frozen=True, slots=True)
 class Endpointing:
     """The rules of a session; the first that holds ends the utterance. None switches a rule off. after_speech: the
-    speaker has stopped. silence: nobody speaks. length: the utterance is long, and a shorter pause, after which the
-    networks begin anew, is enough."""
+    speaker has stopped. silence: nobody speaks. length: the utterance is long, and a shorter pause is enough."""
 
     after_speech: EndpointRule | None = EndpointRule(must_contain_text=True, min_trailing_silence=0.8)
     silence: EndpointRule | None = EndpointRule(min_trailing_silence=2.4)

@@ -203,8 +203,8 @@ def write_phrases(text: str, spellings: Spellings) -> str:
 
 
 def write_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]:
-    """The same of words with times. A phrase of as many words as were heard has theirs; another one divides the time of
-    what was heard by its letters."""
+    """The same of words with times: those heard, for as many words; else their time is divided by the phrase's
+    letters."""
     found: list[Word] = []
     for start, stop, phrase in _read([word.text for word in words], spellings):
         heard = words[start:stop]

@@ -56,8 +56,7 @@ class Model:
         self.frame_seconds = frame_seconds(self.transducer, self.features)
 
     def with_offset(self, offset: NDArray[np.float32] | None) -> Self:
-        """The same model behind another channel. offset: taken from every frame, [M]; None for nothing; see
-        :mod:`device_sdk.features.channel`."""
+        """The same model behind another channel. offset: taken from every frame, [M]; None for nothing."""
         other = copy(self)
         other.offset = offset
         return other

@@ -173,8 +173,8 @@ class Emission:
 
 
 class Alignments:
-    """The alignments of one prefix. score: log of the sum of their probabilities; gap: what the best one lies below it;
-    emissions: of the best one."""
+    """The alignments of one prefix. score: log of their summed probability; gap: of the best to it; emissions: its
+    own."""
 
     __slots__ = ("emissions", "gap", "score")
 

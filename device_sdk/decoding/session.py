@@ -44,8 +44,7 @@ _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept o
 class SessionHost:
     """What a device adds to recognition. check: raises SessionError where the device is closed. newest: the model that
     the next utterance begins with. serve: puts the hypothesis first that the app is to get. heard: told of every
-    result, the features [F, M] that it came from, the offset [M] that was taken from them, and the spellings by which
-    its phrases were recognized."""
+    result, the features [F, M] that it came from, the offset [M] taken from them, and the spellings of its phrases."""
 
     check: Callable[[], None]
     newest: Callable[[], Model]
@@ -273,9 +272,8 @@ class RecognitionSession(Listening):
             raise AudioError(f"audio: {self._closed}")
 
     def _consume(self, waveform: Float, *, to_endpoint: bool) -> int:
-        """Decodes the blocks that ``waveform`` completes, and keeps the rest. Returns how many samples were used.
-        Blocks of source samples, not chunks, are what every stage sees, so that sums are taken in the same order and
-        any chunking gives the same bits."""
+        """Decodes the blocks that ``waveform`` completes, and keeps the rest. Returns how many samples were used. Every
+        stage sees blocks of source samples, not chunks: sums keep their order, and any chunking gives the same bits."""
         at = 0
         while at < waveform.size:
             step = min(self._block - self._waiting, waveform.size - at)
@@ -328,8 +326,8 @@ class RecognitionSession(Listening):
             self._text, self._best = self._extended(best), best
 
     def _extended(self, prefix: Prefix) -> str:
-        """The text of an extension of the stable prefix. Only the pieces after it are read: the work of a block does
-        not grow with the utterance."""
+        """The text of an extension of the stable prefix. Only the pieces after it are read, which bounds a block's
+        work."""
         tokenizer = self._recognizer.tokenizer
         tokens: list[int] = []
         while prefix is not self._stable and prefix.parent is not None:

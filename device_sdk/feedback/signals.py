@@ -78,8 +78,7 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The user gave the words. text: these, as they were said; capitals and punctuation are taken away, see
-    :mod:`device_sdk.transcripts`."""
+    """The user gave the words. text: as they were said; capitals and punctuation go (:mod:`device_sdk.transcripts`)."""
 
     text: str
 

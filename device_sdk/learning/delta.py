@@ -108,8 +108,8 @@ def mean(total: GradientSum) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """loss: sum of the training losses of ``utterances``, nats. word_errors: of what was served, against the ``words``
-    of those whose user gave the words."""
+    """loss: summed over ``utterances``, nats. word_errors: of what was served, against the ``words`` that users
+    gave."""
 
     loss: float = 0.0
     utterances: int = 0
@@ -118,14 +118,13 @@ class Measures:
 
     @property
     def mean_loss(self) -> float | None:
-        """L_k of Gao et al. 2022, eq. 9. None without an utterance, and where REINFORCE made it negative: such a loss
-        is a reward, on no common scale."""
+        """L_k of Gao et al. 2022, eq. 9. None without an utterance, and where REINFORCE made it negative: a reward."""
         return self.loss / self.utterances if self.utterances and self.loss >= 0 else None
 
     @property
     def word_error(self) -> float | None:
-        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from when it served them. None
-        where the user gave no words."""
+        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from. None where the user gave
+        none."""
         return self.word_errors / self.words if self.words else None
 
 

@@ -42,8 +42,7 @@ from device_sdk.learning.teacher import Hearing, Opener, Teacher, heard_of
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One utterance as the local and as the published model read it. tokens, published_tokens: pieces in the best
-    hypothesis of each. likelier: the published model's log-probability of the local hypothesis, less of its own
-    (nats)."""
+    hypothesis of each. likelier: the published model's log-probability of the local hypothesis, less its own's."""
 
     tokens: int
     published_tokens: int
@@ -53,8 +52,7 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class DivergenceSettings:
     """window: utterances looked at together. length: as long as the published model's, or as short, hypotheses may be
-    in all, as a ratio. likelihood: how much less likely the published model may find them, nats a piece. Both are
-    left."""
+    in all, as a ratio. likelihood: how much less likely the published model may find them, nats a piece."""
 
     window: int = 24
     length: float = 0.8
@@ -126,8 +124,8 @@ def compare(
     costs: Callable[[Example, Sequence[str]], Sequence[float] | None],
 ) -> Comparison:
     """Expected cost over the n-best (Rao et al. 2023, eq. 1) of ``local`` less that of ``other``. costs: of texts [N]
-    by the example's feedback, in [0, 1]; None where it does not say what was right. Then a text costs the word error
-    that the ``proven`` model expects of it."""
+    by the example's feedback, in [0, 1]; None where it does not say what was right. Then the word error that the
+    ``proven`` model expects."""
     if not (local.texts and other.texts and proven.texts):
         return Comparison()
 
@@ -230,8 +228,8 @@ _Fallen = tuple[Student, str]
 
 
 class Judge:
-    """Owns the sessions that compare a base with what is learned on it, and knows which student is proven. One for each
-    base: a new one starts with no evidence."""
+    """Owns the sessions that compare a base with what is learned on it, and which student is proven; one for each
+    base."""
 
     def __init__(
         self,
@@ -262,8 +260,7 @@ class Judge:
 
     def worse(self, student: Student, example: Example | None) -> _Fallen | None:
         """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`. An example is one that the
-        student has served and is about to learn from; with None, the withheld are due for a check where enough was
-        learned."""
+        student has served and is about to learn from; with None, the withheld may be due for a check."""
         if not self._settings.watch:
             return None
         if self._checked_last is None:
@@ -315,8 +312,7 @@ class Judge:
 
     def _fall_back(self, student: Student, target: Student | None, why: str, name: str = _PROVEN) -> _Fallen:
         """The weights of the target, the published ones where there is none or the student has them already; its
-        teacher beside them unless that is the server's. Steps go on being counted, since a counter of a device never
-        goes back."""
+        teacher beside them unless that is the server's. A counter of steps never goes back."""
         if target is None or target.weights is student.weights or _is_published(target):
             target, name = replace(student, weights=self._weights, utterances=0, start=None), _PUBLISHED
             self.proven = None

@@ -75,7 +75,7 @@ class Kept:
         count: Callable[[Sequence[Hypothesis]], UtteranceCounts] | None,
         handed_on: float,
     ) -> None:
-        """What was kept is in memory again, or erased where app or user do not let it be kept any more. count: as of
+        """What was kept is in memory again, or erased where that is not allowed any more. count: as of
         :func:`from_bytes`."""
         names = self._store.names("kept")
         for name in names if allowed else ():

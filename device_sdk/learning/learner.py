@@ -38,7 +38,6 @@ _MARGIN = 1.25
 @dataclass(frozen=True, slots=True)
 class Student:
     """Everything that steps change. weights, teacher: trainable parameters; steps, utterances: since the base came.
-
     start: the weights then, which a delta is measured from; None for the base's own. baseline: what serving has cost of
     late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only. gradients: at the base's
     own weights, summed up instead of taking steps, where the server collects gradients. teacher_version: of the

@@ -158,8 +158,8 @@ class Recent:
         return None if found is None else self._examples.pop(found.utterance_id)
 
     def keep(self, utterance_id: str) -> Example:
-        """Notes that an utterance in memory is on the disk too; the oldest such ones make room, first
-        those without feedback. Returns it."""
+        """Notes that an utterance is on the disk too; the oldest make room, first those without feedback. Returns
+        it."""
         example = self._examples[utterance_id]
         if example.kept is None:
             example = self.change(utterance_id, kept=self._day_clock() - self.seconds_since(example))

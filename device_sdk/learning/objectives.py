@@ -46,8 +46,7 @@ class Objective:
     def __add__(self, other: Objective) -> Objective:
         """Sum of two losses over the union of their hypotheses. The expectation of a cost is over a fixed set: a
         hypothesis that the other loss alone names must not slip into it. LearningError: the set of an expected cost
-        would grow. Losses that both have an expected cost keep sum_k c_k E[M_k] exactly: the cost scales add, the costs
-        are averaged by them."""
+        would grow. Two expected costs keep sum_k c_k E[M_k] exactly: the cost scales add, and average the costs."""
         hypotheses = tuple(dict.fromkeys(self.hypotheses + other.hypotheses))
         weights, costs = np.zeros((2, len(hypotheses)), np.float32)
         scale = self.cost_scale + other.cost_scale

@@ -1,8 +1,7 @@
 """Rehearsal: transcribed utterances between the user's own, so that what was known before is not forgotten.
 
 Rao et al. 2023 (section 3, table 5) gives historic data to pseudo-devices in the cloud. A device whose app brings
-transcribed speech rehearses alone: after every so many utterances that it learned from, one of these takes a turn, as
-supervision."""
+transcribed speech rehearses alone: after every so many utterances that it learned from, one of these takes a turn."""
 
 from __future__ import annotations
 

@@ -40,12 +40,11 @@ class StepSettings:
 
 @dataclass(frozen=True, slots=True)
 class TeacherSettings:
-    """decay: how much of the teacher stays at an update (delta of table 5). interval: student steps between updates
-    (u of table 5). confidence: labels whose normalized n-best probability is lower are not learned from; 0 keeps all.
+    """decay: how much of the teacher stays at an update (delta of table 5). interval: student steps between updates (u
+    of table 5). confidence: labels whose normalized n-best probability is lower are not learned from; 0 keeps all.
     schedule: ``server`` takes the teacher that the server publishes beside its model, which follows the models of all
-    devices, and leaves it alone; while there is none, and under ``local``, the teacher follows this device's student.
-
-    A teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges."""
+    devices, and leaves it alone; while there is none, and under ``local``, the teacher follows this device's student. A
+    teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges."""
 
     decay: float = 0.99
     interval: int = 10

@@ -67,11 +67,9 @@ def mask(features: Float, mean: Float | None, settings: MaskSettings, generator:
 def scales(second_moments: SecondMoments, damping: float) -> Scales:
     """Factors prod_axis (v_axis / m + damping)^-1/2 m^-1/2, m the mean of v, with v the second moments: gradients are
     divided by the root of their usual size, measured on public speech, which an adaptive optimizer would need hundreds
-    of steps to learn (not in the papers).
-
-    damping: share of a tensor's mean square that is added along each axis: larger is closer to plain SGD within a
-    tensor. The factors of all parameters together have mean 1, so preconditioned gradients are about as long as plain.
-    """
+    of steps to learn (not in the papers). damping: share of a tensor's mean square that is added along each axis:
+    larger is closer to plain SGD within a tensor. The factors of all parameters together have mean 1, so preconditioned
+    gradients are about as long as plain."""
     unscaled: dict[str, list[NDArray[np.float64]]] = {}
     total, count = 0.0, 0
     for name, vectors in second_moments.items():
@@ -172,8 +170,8 @@ def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[s
 
 
 def factor_scales(matrix_scales: Scales, matrices: Collection[str]) -> dict[str, tuple[Float, ...]]:
-    """The preconditioner's factors for adapters: along an axis that a factor shares with its matrix the matrix' own,
-    times their mean along the other."""
+    """The preconditioner's factors for adapters: the matrix' own along the shared axis, times their mean along the
+    other."""
     result, one = dict[str, tuple[Float, ...]](), np.ones(1, np.float32)
     for name in matrices:
         (rows, columns), (up, down) = matrix_scales[name], factor_names(name)

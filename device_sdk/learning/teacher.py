@@ -30,8 +30,8 @@ _BLANK = 0
 
 
 def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
-    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher itself. step: student
-    steps taken so far, counted from 1."""
+    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher. step: counted from
+    1."""
     if step % settings.interval:
         return teacher
     take = np.float32(1.0 - settings.decay)  # shares rounded one by one would not sum to 1, and drift
@@ -46,8 +46,8 @@ class Teacher:
         self._opened: tuple[Arrays, Transducer] | None = None
 
     def hear(self, weights: Arrays, example: Example) -> Hearing:
-        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2). Texts hold the app's phrases
-        where the utterance's own do."""
+        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the app's phrases in
+        it."""
         if self._opened is None or self._opened[0] is not weights:
             self._opened = weights, self._open(self._bundle.with_weights(weights, "teacher"))
         transducer, settings, features = self._opened[1], self._decoding, example.features
@@ -71,14 +71,11 @@ def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
 
 
 def log_likelihoods(transducer: Transducer, encoded: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
-    """log p(tokens | audio) over all alignments, nats -> float64 [N].
-
-    T: encoder frames; J: joiner size; V: pieces; N: hypotheses.
-    encoded: [T, J] of the whole utterance, T at least 1. hypotheses: N token sequences without blank.
-
+    """log p(tokens | audio) over all alignments, nats -> float64 [N]. T: encoder frames; J: joiner size; V: pieces; N:
+    hypotheses. encoded: [T, J] of the whole utterance, T at least 1. hypotheses: N token sequences without blank.
     alpha(t, u), the forward variable of the transducer (Graves 2012, eq. 16), is for a fixed prefix a first-order
-    recurrence in t, solved here for all t at once: with b(t) the blanks summed up to t,
-    alpha(t, u) = b(t) + logsumexp over s <= t of (alpha(s, u - 1) + emission(s, u - 1) - b(s))."""
+    recurrence in t, solved here for all t at once: with b(t) the blanks summed up to t, alpha(t, u) = b(t) + logsumexp
+    over s <= t of (alpha(s, u - 1) + emission(s, u - 1) - b(s))."""
     wanted = {tuple(tokens) for tokens in hypotheses}
     found: dict[Tokens, float] = {}
     prefixes: list[Tokens] = [()]

@@ -168,8 +168,7 @@ def heard(
     texts: Sequence[str], words: WordList, weights: CombinationWeights, scores: Sequence[float] | None = None
 ) -> UtteranceCounts:
     """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4). texts: the n-best list's, best
-    first; one text (a correction, say) counts fully. They weigh as the combination says: by rank, or by posterior where
-    they have scores (nats)."""
+    first; one text (a correction, say) counts fully. They weigh by rank or, with scores (nats), by posterior."""
     listed: dict[int, float] = {}
     unlisted: dict[str, float] = {}
     shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
@@ -182,16 +181,15 @@ def heard(
 
 
 def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | None:
-    """The texts to count, best first, in place of an n-best list; None leaves the list's own counts.
-
-    texts: the n-best list as served. ``Accepted``, ``Alternate``, a ``Rating`` of 1/2 or more: None. ``Cancelled``,
-    ``Repeated``, a lower ``Rating``: nothing is counted. ``Corrected``: the correction. ``Semantics``: the entries with
-    every slot right, in their order; else the closest repair of an entry (``device_sdk.feedback.repair``), or else the
-    entries with the fewest slot errors. Of several signals a correction decides, then semantics, then the rest."""
+    """The texts to count, best first, in place of an n-best list; None leaves the list's own counts. texts: the n-best
+    list as served. ``Accepted``, ``Alternate``, a ``Rating`` of 1/2 or more: None. ``Cancelled``, ``Repeated``, a lower
+    ``Rating``: nothing is counted. ``Corrected``: the correction. ``Semantics``: the entries with every slot right, in
+    their order; else the closest repair of an entry (``device_sdk.feedback.repair``), or else the entries with the
+    fewest slot errors. Of several signals a correction decides, then semantics, then the rest."""
     if not texts:
         return None
-    said = sorted(parts(signal), key=_telling)
-    match said[0]:
+    said = parts(signal)
+    match next((each for kind in (Corrected, Semantics) for each in said if isinstance(each, kind)), said[0]):
         case Corrected(text=text):
             return (text,)
         case Semantics() as semantics:
@@ -202,10 +200,6 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
             return None
         case Cancelled() | Repeated():
             return ()
-
-
-def _telling(signal: object) -> int:
-    return 0 if isinstance(signal, Corrected) else 1 if isinstance(signal, Semantics) else 2
 
 
 def _with_right_slots(texts: Sequence[str], signal: Semantics) -> tuple[str, ...]:

@@ -35,19 +35,11 @@ def layer_bounds(shapes: Mapping[str, tuple[int, ...]], clip_norm: float, clippi
 
 
 def clip(arrays: Arrays, clip_norm: float, clipping: Clipping) -> tuple[dict[str, NDArray[np.float32]], float]:
-    """(arrays within their bounds, L2 norm of the whole before). Norms are summed in float64. Raises PrivacyError for a
-    bound that is not positive."""
+    """(arrays within their bounds, L2 norm of the whole before, in float64). Raises PrivacyError: no positive bound."""
     bounds = layer_bounds({name: array.shape for name, array in arrays.items()}, clip_norm, clipping)
-    norms = {name: _norm(array) for name, array in arrays.items()}
+    norms = {name: math.sqrt(float(np.square(each, dtype=np.float64).sum())) for name, each in arrays.items()}
     whole = math.sqrt(sum(norm * norm for norm in norms.values()))
     if clipping == "global":
         norms = dict.fromkeys(norms, whole)
-    return {name: _scaled(array, bounds[name], norms[name]) for name, array in arrays.items()}, whole
-
-
-def _norm(array: NDArray[np.float32]) -> float:
-    return math.sqrt(float(np.square(array, dtype=np.float64).sum()))
-
-
-def _scaled(array: NDArray[np.float32], bound: float, norm: float) -> NDArray[np.float32]:
-    return array if norm <= bound else array * np.float32(bound / norm)
+    scales = {name: np.float32(bounds[name] / norm) for name, norm in norms.items() if not norm <= bounds[name]}
+    return {name: each * scales[name] if name in scales else each for name, each in arrays.items()}, whole

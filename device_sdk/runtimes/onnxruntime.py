@@ -55,12 +55,11 @@ def open_session(
     quantized: bytes | None = None,
     arena: bool = False,
 ) -> InferenceSession:
-    """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`).
-
-    source: the graph's file, for messages. architecture: what the graph's metadata must name, where given. quantized:
-    the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantized`` alive. arena: keep
-    freed memory for the next run. Good for a few large runs; the many shapes of streaming fragment it. Raises
-    :class:`BundleError` for a graph that is damaged or of another architecture."""
+    """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`). source: the graph's
+    file, for messages. architecture: what the graph's metadata must name, where given. quantized: the int8 weights, for
+    a graph that reads them. The caller keeps ``packed`` and ``quantized`` alive. arena: keep freed memory for the next
+    run. Good for a few large runs; the many shapes of streaming fragment it. Raises :class:`BundleError` for a graph
+    that is damaged or of another architecture."""
     onnxruntime = _loaded()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -198,8 +197,7 @@ class Graph:
 
     @classmethod
     def open(cls, bundle: Bundle, name: str, outputs: int, threads: int = 1, quantized: bytes | None = None) -> Graph:
-        """A graph of a bundle, over its weights. Raises :class:`BundleError` where it is damaged or has not that many
-        outputs."""
+        """A graph of a bundle, over its weights. Raises :class:`BundleError` for a damaged one or other outputs."""
         path = bundle.file(name)
         session = open_session(path.read_bytes(), str(path), bundle.packed, bundle.architecture, threads, quantized)
         found = len(session.get_outputs())

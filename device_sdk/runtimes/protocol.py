@@ -66,9 +66,8 @@ class Transducer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What one pass over one utterance gives. N: hypotheses. negative_log_likelihoods: [N] float32, nats.
-    expected_cost: E[M] under softmax(-NLL), in units of the costs. gradients: parameter name -> float32 array of the
-    parameter's shape."""
+    """What a pass over an utterance gives. N: hypotheses. negative_log_likelihoods: [N] float32, nats.
+    expected_cost: E[M] under softmax(-NLL), in the costs' units. gradients: parameter name -> float32, of its shape."""
 
     negative_log_likelihoods: Float
     expected_cost: float
@@ -77,8 +76,7 @@ class Gradients:
 
 class Training(ABC):
     """Losses and gradients of one utterance's hypotheses. F: frames; M: mel bins; N: hypotheses; r: rank. trainable:
-    what gradients are given for, in the canonical order; factors by their own names. Not for use by several threads at
-    once."""
+    what gradients are given for, in the canonical order; factors by their own names. For one thread at a time."""
 
     architecture: AnyArchitecture
     trainable: tuple[str, ...]
@@ -172,8 +170,7 @@ def utterance_feeds(
 ) -> dict[str, NDArray[np.generic]]:
     """A graph's inputs besides parameters. F: frames; M: mel bins; N: hypotheses; U: tokens of the longest. Returns
     features [F, M] float32, tokens [N, U] int64 padded with 0, lengths [N] int64, weights, costs [N] float32 and
-    cost_scale [] float32. costs default to 0. Raises :class:`LearningError` that names the argument for a wrong shape,
-    type, value or token."""
+    cost_scale [] float32. costs default to 0. Raises :class:`LearningError` that names a wrong argument."""
     count = len(hypotheses)
     if count == 0:
         raise LearningError("hypotheses: found none, expected at least one")

@@ -40,8 +40,8 @@ def read_share(content: bytes) -> Elements:
 
 
 def evaluate(coefficients: Elements, count: int, prime: int = PRIME) -> Elements:
-    """Values of polynomials at 1 .. count. coefficients: int64 [threshold, secrets], constant terms first, in
-    [0, prime). Returns int64 [count, secrets]."""
+    """Values of polynomials at 1 .. count, int64 [count, secrets]. coefficients: [threshold, secrets], constants
+    first."""
     return _powers(count, len(coefficients), prime) @ coefficients % prime
 
 

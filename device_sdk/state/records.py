@@ -205,8 +205,8 @@ def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.floa
 
 
 def add_reported(store: Store, words_digest: str, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The counts so far with these, which may be negative to take a refused report back; stored. Call it inside the
-    transaction that writes the report."""
+    """Stores and gives the counts so far with these, which are negative for a refused report, in the report's
+    transaction."""
     total = np.maximum(read_reported(store, words_digest, counts.size) + counts, 0.0)
     weights = {str(word): float(total[word]) for word in np.flatnonzero(total)}
     store.put("counts", "reported", json.dumps({"words_digest": words_digest, "counts": weights}).encode())

@@ -36,8 +36,8 @@ class Edges(BaseModel):
 
 
 class Bucket(BaseModel):
-    """The largest utterance that a training program takes. frames: stacked ones, of 30 ms; tokens: of the longest
-    hypothesis; hypotheses: how many."""
+    """The largest utterance that a training program takes. frames: stacked, of 30 ms; tokens: of the longest
+    hypothesis."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,13 +54,11 @@ class Bucket(BaseModel):
 
 
 class ExecutorchManifest(BaseModel):
-    """``executorch.json``.
-
-    architecture: hex sha256 of the sizes. weights, version: hex sha256 of the packed weights that the programs were
-    written with, and their version. executorch: the version that wrote the programs. batch: most rows of one call of
-    the predictor and the joiner. files: of every program. programs: shapes of those that recognize; tensors are
-    float32, tokens int64. constants: program -> constant -> where its float32 values begin, in bytes. training: buckets
-    in the order to try them."""
+    """``executorch.json``. architecture: hex sha256 of the sizes. weights, version: hex sha256 of the packed weights
+    that the programs were written with, and their version. executorch: the version that wrote the programs. batch: most
+    rows of one call of the predictor and the joiner. files: of every program. programs: shapes of those that recognize;
+    tensors are float32, tokens int64. constants: program -> constant -> where its float32 values begin, in bytes.
+    training: buckets in the order to try them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -29,14 +29,11 @@ class ExecutorchTransducer:
     """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on ExecuTorch. Threads take turns."""
 
     def __init__(self, folder: str | Path, bundle: Bundle, threads: int = 1) -> None:
-        """folder: as ``idiolect export executorch`` wrote it from a bundle of this architecture.
-
-        threads: of ExecuTorch's pool, which the whole process shares.
-
-        Every program's size and sha256 is checked before ExecuTorch sees it, and its shapes and results after. The
-        bundle's weights take the place of those that the programs were written with. Raises :class:`BundleError` for a
-        folder that is damaged or of another architecture, and :class:`MissingExtraError` where ExecuTorch is not
-        installed."""
+        """folder: as ``idiolect export executorch`` wrote it from a bundle of this architecture. threads: of
+        ExecuTorch's pool, which the whole process shares. Every program's size and sha256 is checked before ExecuTorch
+        sees it, and its shapes and results after. The bundle's weights take the place of those that the programs were
+        written with. Raises :class:`BundleError` for a folder that is damaged or of another architecture, and
+        :class:`MissingExtraError` where ExecuTorch is not installed."""
         folder = Path(folder)
         self.architecture: Architecture = bundle.lstm
         self.windows = Windows(self.architecture.subsampling_factor, self.architecture.subsampling_factor)

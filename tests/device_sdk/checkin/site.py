@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from device_sdk import Bundle, Device, DeviceSettings, Result
+from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings, Result
 from device_sdk.consent import Stream
 from device_sdk.feedback.signals import Signal
 from device_sdk.learning import LearningSettings, StepSettings
 from tests.bounds import ANYTHING
 from tests.device_sdk.devices import KEY, LIGHT
-from tests.live import hosted
-from tests.server.parties import Operator, settings
+from tests.live import LosesReports, hosted
+from tests.server.parties import ENROLMENT, Operator, settings
 from tests.signals import hiss
 
 LEARNING = LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05))
@@ -49,6 +50,13 @@ def taught(device: Device, seed: int = 1, signal: Signal = LIGHT) -> Result:
     result = heard(device, seed, signal)
     device.learn()
     return result
+
+
+def fails(device: Device, url: str, *, delivered: bool = False) -> None:
+    """A check-in on whose line reports are lost, or, where these are ``delivered``, their receipts."""
+    line = Client(url, transport=LosesReports(delivered=delivered), pause=lambda seconds: None)
+    with line as client, pytest.raises(CheckInError, match="no usable answer after 3 tries"):
+        device.check_in(client, ENROLMENT)
 
 
 @dataclass

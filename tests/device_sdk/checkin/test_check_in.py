@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings
+from device_sdk import Bundle, CheckInError, Device, DeviceSettings
 from device_sdk.features import logmel
 from device_sdk.learning import MaskSettings, TeacherSettings
 from device_sdk.runtimes.training import TrainingSession
-from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, heard, opened, site, taught
-from tests.live import LosesReports
+from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, fails, heard, opened, site, taught
 from tests.server.parties import ENROLMENT
 from tests.signals import hiss
 
@@ -115,19 +114,11 @@ def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: 
 
 def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
     """A report whose receipt was lost is counted once; one of a round that ended meanwhile goes into the next."""
-
-    def fails(device: Device, delivered: bool, url: str = server.url) -> None:
-        with (
-            Client(url, transport=LosesReports(delivered=delivered), pause=lambda seconds: None) as client,
-            pytest.raises(CheckInError, match=r"no usable answer after 3 tries"),
-        ):
-            device.check_in(client, ENROLMENT)
-
     first = server.open(deltas={"clip_norm": 10.0})
     with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
-        fails(device, delivered=True)
-        fails(device, delivered=False, url="http://127.0.0.1:9")
+        fails(device, server.url, delivered=True)
+        fails(device, "http://127.0.0.1:9")
     with opened(tmp_path / "device", tiny_bundle) as device:
         report = device.check_in(server.url)
         assert [(sent.kind, sent.duplicate) for sent in report.sent] == [("marginals", True), ("deltas", False)]
@@ -135,7 +126,7 @@ def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle
         server.close(first)
         second = server.open()
         heard(device)
-        fails(device, delivered=False)
+        fails(device, server.url)
         assert device._model_state.cache.pending.sum() == 0
         server.close(second)
         third = server.open()

@@ -10,7 +10,7 @@ import pytest
 
 from device_sdk import Bundle, CheckInError, Client, Device, Postponed, StateError
 from device_sdk.checkin import retry_window
-from device_sdk.checkin.retry_window import LONGEST, note_answer, note_failure, remaining
+from device_sdk.checkin.retry_window import FARTHEST, LONGEST, note_answer, note_failure, remaining
 from device_sdk.state import Store
 from tests.device_sdk.devices import KEY
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.parametrize(
     ("seconds", "later", "left"),
-    [(100, 0, 100), (100, 60, 40), (100, 100, 0), (100, 1e9, 0), (100, -1e9, 100), (-5, 0, 0)],
+    [(100, 0, 100), (100, 60, 40), (100, 100, 0), (100, 1e9, 0), (100, -1e9, 100), (-5, 0, 0), (1e300, 0, FARTHEST)],
 )
 def test_the_wait_runs_down(store: Store, seconds: float, later: float, left: float) -> None:
     assert remaining(store, URL, 1e6) == 0.0, "never there"

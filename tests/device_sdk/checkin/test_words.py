@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from device_sdk import Alternate, Bundle, CheckInError, Client, ConfigurationError, Corrected, Device, DeviceSettings
+from device_sdk import Alternate, Bundle, ConfigurationError, Corrected, Device, DeviceSettings
 from device_sdk.checkin.reports import restored_words
 from device_sdk.state.outbox import Outgoing
 from tests.bounds import ANYTHING
-from tests.device_sdk.checkin.site import KEY, SETTINGS, opened, site
+from tests.device_sdk.checkin.site import KEY, SETTINGS, fails, opened, site
 from tests.device_sdk.privacy import canaries
 from tests.device_sdk.privacy.canaries import Needles
-from tests.live import LosesReports, Tap
+from tests.live import Tap
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 from tests.signals import noise
 
@@ -156,12 +156,3 @@ def test_words_that_joined_the_list_meanwhile_are_not_given_back(tiny_bundle: Bu
 def test_an_impossible_bound_is_named() -> None:
     with pytest.raises(ConfigurationError, match="max_new_words: found 0"):
         DeviceSettings(max_new_words=0)
-
-
-def fails(device: Device, url: str, *, delivered: bool = False) -> None:
-    line = LosesReports(delivered=delivered)
-    with (
-        Client(url, transport=line, pause=lambda seconds: None) as client,
-        pytest.raises(CheckInError, match="no usable"),
-    ):
-        device.check_in(client, ENROLMENT)

@@ -23,7 +23,6 @@ from tests.device_sdk.hostile.server import (
     Hostile,
     Request,
     bomb,
-    checked_in,
     drip,
     newer,
     plain,
@@ -175,18 +174,6 @@ def test_nothing_leads_a_device_to_another_place(place: str, path: str, tmp_path
         with pytest.raises(CheckInError, match="status 307"):
             device.check_in(server.url, TOKEN)
         assert "/v1/other" not in server.paths()
-
-
-def test_a_server_cannot_send_a_device_away_for_ever(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    def much_later(request: Request, line: socket.socket) -> None:
-        line.sendall(plain(checked_in(tiny_bundle, retry_after_seconds=1e300)))
-
-    with (
-        Hostile(tiny_bundle, answers={"/v1/check-in": much_later}) as server,
-        Device.open(tmp_path, KEY, tiny_bundle) as device,
-    ):
-        device.check_in(server.url, TOKEN)
-        assert device.due_in_seconds(server.url) <= 7 * 24 * 3600
 
 
 def test_the_line_of_a_whole_answer_is_used_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
