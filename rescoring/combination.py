@@ -46,12 +46,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted on development data by ``idiolect tune confidence``; the defaults are the plain posteriors.
-
-    scale: what scores (nats) are multiplied with before the softmax over the list. word: for words of a hypothesis;
-    text: for the whole of it. greedy_word, greedy_text: the same for a hypothesis alone in its list.
-    Raises ValueError, naming the field, for a value outside its domain.
-    """
+    """Fitted on development data by ``idiolect tune confidence``; the defaults are the plain posteriors. scale: what
+    scores (nats) are multiplied with before the softmax over the list. word: for words of a hypothesis; text: for the
+    whole of it. greedy_word, greedy_text: the same for a hypothesis alone in its list. Raises ValueError, naming the
+    field, for a value outside its domain."""
 
     scale: float = 1.0
     word: Curve = field(default_factory=Curve)
@@ -85,10 +83,8 @@ def is_number(value: Any) -> bool:
 
 
 def confidence(curve: Curve, posterior: Array, coverage: float, words: Array | float) -> Array:
-    """Calibrated probabilities of being right, of the shape of ``posterior`` (any; in [0, 1]).
-
-    coverage: log of the list's summed probability. words: of the hypothesis that each posterior belongs to.
-    """
+    """Calibrated probabilities of being right, of the shape of ``posterior`` (any; in [0, 1]). coverage: log of the
+    list's summed probability. words: of the hypothesis that each posterior belongs to."""
     held = np.minimum(np.maximum(posterior, LEAST), 1 - LEAST)
     odds = curve.slope * np.log(held / (1 - held)) + curve.offset
     odds = odds + min(coverage, 0.0) * (curve.coverage + curve.coverage_per_word / np.maximum(words, 1))
@@ -204,8 +200,7 @@ LanguageModel: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[NDArray[
 """Anything that gives log p(word | words before it) of sentences over a word list.
 
 Takes N sentences as word ids (0 for unlisted words, no boundary ids). Returns N arrays, float [len(sentence) + 1],
-nats: one value a word, the last one for the end of the sentence.
-"""
+nats: one value a word, the last one for the end of the sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +223,9 @@ def score_nbest(
     factors: NDArray[np.float64] | None = None,
     hotword: Sequence[float] | None = None,
 ) -> NBestScores:
-    """Score N hypotheses of one utterance with one call to each language model.
-
-    sentences: N lists of word ids, 0 for unlisted words. acoustic, hotword: N scores, nats. factors: [n], log of
-    eq. 1's factor for each word (``rescoring.marginals.adaptation``), or None for no adaptation.
-    """
+    """Score N hypotheses of one utterance with one call to each language model. sentences: N lists of word ids, 0 for
+    unlisted words. acoustic, hotword: N scores, nats. factors: [n], log of eq. 1's factor for each word
+    (``rescoring.marginals.adaptation``), or None for no adaptation."""
 
     def total_of(model: LanguageModel | None) -> NDArray[np.float64] | None:
         return None if model is None else np.array([float(values.sum()) for values in model(sentences)])

@@ -1,8 +1,7 @@
 """Fast marginal adaptation: equations 1 to 5 of Liu & Peng 2020 as pure functions.
 
 n: words on the list, with the bucket of unlisted words at 0; S: hypotheses. Counts and distributions are float64 [n];
-scores are natural logarithms (nats). Functions raise ValueError, naming the argument, for values outside its domain.
-"""
+scores are natural logarithms (nats). Functions raise ValueError, naming the argument, for values outside its domain."""
 
 from __future__ import annotations
 
@@ -111,10 +110,8 @@ def interpolated_marginal(
 def refreshed_marginal(
     counts: Array, background: Array, global_: Array | None, alpha: float, beta: float, smoothing: float
 ) -> Array:
-    """``interpolated_marginal`` of ``personal_unigram`` in one pass, for values that were checked before -> [n].
-
-    A device does this after every utterance. No argument is checked; smoothing or the counts must be above 0.
-    """
+    """``interpolated_marginal`` of ``personal_unigram`` in one pass, for values that were checked before -> [n]. A
+    device does this after every utterance. No argument is checked; smoothing or the counts must be above 0."""
     heard = float(counts.sum()) + smoothing
     rest = 1 - beta - (0 if global_ is None else alpha)
     marginal = (rest + beta * smoothing / heard) * background
@@ -153,9 +150,7 @@ def refreshed_adaptation(marginal: Array, background: Array, strength: float) ->
 
 def personal_scores(sentences: Sequence[Sequence[int]], factors: Array) -> Array:
     """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), over N hypotheses -> [N].
-
-    sentences: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``.
-    """
+    sentences: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``."""
     values = factors.data  # a few hundred words: quicker one by one than through arrays
     return np.array([sum([values[word] for word in words], 0.0) for words in sentences])
 

@@ -13,12 +13,9 @@ RESERVED = ("<s>", "</s>")
 
 @dataclass(frozen=True, slots=True)
 class WordList:
-    """A fixed, ordered word list; a word's id is its line number and id 0 is the bucket ``<unk>``.
-
-    n: len(words). A language model over the list has n + 1 symbols; the last, id n, is the sentence boundary.
-    Raises ValueError when the list does not start with ``<unk>``, repeats a word, or holds an empty word or one with
-    white space in it.
-    """
+    """A fixed, ordered word list; a word's id is its line number and id 0 is the bucket ``<unk>``. n: len(words). A
+    language model over the list has n + 1 symbols; the last, id n, is the sentence boundary. Raises ValueError when the
+    list does not start with ``<unk>``, repeats a word, or holds an empty word or one with white space in it."""
 
     words: tuple[str, ...]
     _index: dict[str, int] = field(init=False, repr=False, compare=False)

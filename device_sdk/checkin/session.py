@@ -137,24 +137,24 @@ def _exchange(session: Session, who: Identity) -> CheckInReport:
     left_out = _enqueue(session, who, answer)
     sent += reports.flush(client, model_state.store, who, take_back)
     aggregated = aggregation.take_part(client, who, model_state, recent, answer.round, settings)
-    adopted = _update(session, who, answer)
+    new_model, new_marginals, refused = _update(session, who, answer)
     return CheckInReport(
         round_id=answer.round.round_id if answer.round else None,
         model_version=model_state.base.version,
-        new_model=adopted.new_model,
+        new_model=new_model,
         marginals_version=model_state.marginals_version,
-        new_marginals=adopted.new_marginals,
+        new_marginals=new_marginals,
         sent=sent + aggregated.sent,
         bytes_up=client.bytes_up,
         bytes_down=client.bytes_down,
         due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),
         teacher_version=model_state.student.teacher_version,
         left_out=left_out + aggregated.left_out,
-        updates_refused=adopted.refused,
+        updates_refused=refused,
     )
 
 
-def _update(session: Session, who: Identity, answer: CheckedIn) -> adoption.Adopted:
+def _update(session: Session, who: Identity, answer: CheckedIn) -> tuple[bool, bool, tuple[str, ...]]:
     """With a root to trust, the signed metadata decides what is current, whatever the server's answer says."""
     client, model_state, root = session.client, session.model_state, session.trusted_root
     if root is None:
@@ -166,7 +166,7 @@ def _update(session: Session, who: Identity, answer: CheckedIn) -> adoption.Adop
             release = refresh(client, model_state.store, root, who.device_id or "")
         except CheckInError as error:
             stays = f"model {model_state.base.version} and marginals {model_state.marginals_version} stay"
-            return adoption.Adopted(refused=(f"updates: {error}; {stays}",))
+            return False, False, (f"updates: {error}; {stays}",)
     return adoption.adopt(client, model_state, session.settings, release, signed=root is not None, turn=session.turn)
 
 

@@ -275,15 +275,8 @@ def _several_files(
     options: Options, showing: _Showing, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
 ) -> bool:
     """Every file in order, with a progress bar; a line of JSON for each."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     if showing.subtitles:
         raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
@@ -291,8 +284,9 @@ def _several_files(
     recognizer = workers.open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
     good, hidden = True, not errors.is_terminal
-    columns = TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=errors, transient=True, disable=hidden, redirect_stdout=sys.stdout.isatty())
+    kinds = progress.BarColumn, progress.MofNCompleteColumn, progress.TimeElapsedColumn, progress.TimeRemainingColumn
+    shown: dict[str, Any] = {"transient": True, "disable": hidden, "redirect_stdout": sys.stdout.isatty()}
+    bar = progress.Progress(progress.TextColumn("files"), *(each() for each in kinds), console=errors, **shown)
     with showing.file() as out, bar:
         task = bar.add_task("files", total=len(paths))
         for path, heard in _in_order(recognizer, options, paths, failed, jobs):

@@ -8,7 +8,6 @@ import base64
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -40,15 +39,6 @@ _SLOWEST = 16_384
 """Seconds that every download may take, and bytes a second that it brings at least beyond these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """What a check-in brought. refused: why something that the server offers was not taken, by name."""
-
-    new_model: bool = False
-    new_marginals: bool = False
-    refused: tuple[str, ...] = ()
-
-
 def announced(answer: CheckedIn, model_state: ModelState) -> Release:
     """What is current by the server's answer to the check-in, for a device that was given no root to trust."""
     most, words = _largest(model_state.base.architecture), model_state.base.words
@@ -72,10 +62,11 @@ def adopt(
     *,
     signed: bool,
     turn: AbstractContextManager[object],
-) -> Adopted:
-    """Fetches and installs what is another than what is here. turn: kept while what the device learned changes. What
-    cannot be had is an error where the server's word is taken, CheckInError; of a ``signed`` release it is said in the
-    answer, and the device goes on with what it has. BundleError: what was fetched does not fit this device."""
+) -> tuple[bool, bool, tuple[str, ...]]:
+    """Fetches and installs what is another than what is here. Returns whether that is a model, whether marginals, and
+    why something was refused, by name. turn: kept while what the device learned changes. What cannot be had is an error
+    where the server's word is taken, CheckInError; of a ``signed`` release it is said in the answer, and the device
+    goes on with what it has. BundleError: what was fetched does not fit this device."""
     refused: list[str] = []
 
     def attempt(step: Callable[[], bool], what: str, stays: str) -> bool:
@@ -121,7 +112,7 @@ def adopt(
         attempt(take_teacher, "teacher", "the teacher stays")
     stays = f"marginals {model_state.marginals_version} stay"
     new_marginals = attempt(take_marginals, f"marginals {marginals.version}", stays)
-    return Adopted(new_model, new_marginals, tuple(refused))
+    return new_model, new_marginals, tuple(refused)
 
 
 def decode_marginals(message: Marginals, words_digest: str, count: int) -> NDArray[np.float64]:

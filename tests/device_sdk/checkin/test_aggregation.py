@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk import Bundle, CheckInError, CheckInReport, Client, Device, StateError
-from device_sdk.checkin import aggregation
+from device_sdk.checkin import aggregation, identity
 from device_sdk.privacy.contributions import share_variance
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from tests.device_sdk.checkin.site import Site, heard, opened, site
@@ -92,7 +92,7 @@ def test_three_devices_add_up_their_counts(
             (sent,) = report.sent
             assert (sent.round_id, sent.kind, sent.refused) == (round_id, "marginals", None)
             assert pending(device) == 0
-            assert device._model_state.store.names("aggregation") == []
+            assert device._store.names("aggregation") == []
             assert device.learned().marginal_reports == 1
             assert device.check_in(tap.url).round_id is None, "one report a round"
     closed: Any = server.close(round_id)
@@ -122,7 +122,7 @@ def test_a_restart_between_any_two_check_ins_changes_nothing(tmp_path: Path, tin
     for _ in range(STAGES):
         for number in {0, 1} - ended:
             with opened(tmp_path / str(number), tiny_bundle) as device:
-                if not device._model_state.store.names("aggregation"):
+                if not device._store.names("aggregation"):
                     heard(device, number)
                 if device.check_in(server.url, ENROLMENT).sent:
                     ended.add(number)
@@ -154,9 +154,9 @@ def test_a_user_who_withdraws_drops_out(three: list[Device], server: Site) -> No
     for device in three:
         device.check_in(server.url, ENROLMENT)
     three[0].check_in(server.url)
-    assert three[0]._model_state.store.names("aggregation") != []
+    assert three[0]._store.names("aggregation") != []
     three[0].withdraw("marginals")
-    assert three[0]._model_state.store.names("aggregation") == []
+    assert three[0]._store.names("aggregation") == []
     for _ in range(3):
         assert three[0].check_in(server.url).sent == ()
     assert pending(three[0]) == 0
@@ -168,7 +168,7 @@ def test_who_does_not_agree_does_not_join(tmp_path: Path, tiny_bundle: Bundle, s
         device.withdraw("marginals")
         report = device.check_in(server.url, ENROLMENT)
         assert report.round_id is not None
-        assert (report.sent, device._model_state.store.names("aggregation")) == ((), [])
+        assert (report.sent, device._store.names("aggregation")) == ((), [])
 
 
 def test_when_to_come_back(three: list[Device], server: Site) -> None:
@@ -178,34 +178,21 @@ def test_when_to_come_back(three: list[Device], server: Site) -> None:
     assert three[0].check_in(server.url).due_in_seconds == 2.0
 
 
-class Lying(httpx.BaseTransport):
-    """A line to the real server on which one field of every task is changed."""
-
-    def __init__(self, change: Any) -> None:
-        self._line, self._change = httpx.HTTPTransport(), change
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        answer = self._line.handle_request(request)
-        content = answer.read()
-        if request.url.path.endswith("/aggregation") and answer.status_code == 200:
-            content = self._change(content)
-        return httpx.Response(answer.status_code, content=content)
-
-
 def test_a_device_stops_where_the_server_lies(three: list[Device], server: Site) -> None:
     """Survivors that leave another device out, for one device only: it reveals nothing, and its counts stay off the
     books, since the others may have given the server the sum."""
     open_round(server)
-    model_state = three[0]._model_state
+    line = httpx.HTTPTransport()
 
-    def fewer(content: bytes) -> bytes:
-        task = json.loads(content)
-        own = json.loads(model_state.store.get("aggregation", model_state.store.names("aggregation")[0]) or b"{}")
-        if task["survivors"]:
-            task["survivors"] = [own["participant"]["advertised"]["device_id"]]
-        return json.dumps(task).encode()
+    def lie(request: httpx.Request) -> httpx.Response:
+        answer, who = line.handle_request(request), identity.load(three[0]._store, server.url)
+        content = answer.read()
+        if request.url.path.endswith("/aggregation") and answer.status_code == 200 and who is not None:
+            task = json.loads(content)
+            content = json.dumps(task | {"survivors": task["survivors"] and [who.device_id]}).encode()
+        return httpx.Response(answer.status_code, content=content)
 
-    with Client(server.url, transport=Lying(fewer)) as client:
+    with Client(server.url, transport=httpx.MockTransport(lie)) as client:
         for _ in range(STAGES):
             refused = [sent.refused for sent in three[0].check_in(client, ENROLMENT).sent]
             if refused:
@@ -215,14 +202,14 @@ def test_a_device_stops_where_the_server_lies(three: list[Device], server: Site)
     assert len(refused) == 1
     assert "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
     assert pending(three[0]) == 0
-    assert model_state.store.names("aggregation") == []
+    assert three[0]._store.names("aggregation") == []
 
 
 def test_an_unreadable_part_is_named(three: list[Device], server: Site) -> None:
     open_round(server)
     three[0].check_in(server.url, ENROLMENT)
-    (name,) = three[0]._model_state.store.names("aggregation")
-    three[0]._model_state.store.put("aggregation", name, b"{}")
+    (name,) = three[0]._store.names("aggregation")
+    three[0]._store.put("aggregation", name, b"{}")
     with pytest.raises(StateError, match=f"aggregation/{name}: the value cannot be read"):
         three[0].check_in(server.url)
 
