@@ -64,11 +64,7 @@ CALLS: list[tuple[Callable[[Device], Any], type[IdiolectError], str]] = [
     (lambda device: device.session(16_000, endpointing=1.2), REFUSED, r"endpointing: found float, expected"),
     (lambda device: device.session(16_000, hotwords=3), REFUSED, r"hotwords: found int, expected"),
     (lambda device: device.feedback("an utterance", None), FeedbackError, r"signal: found NoneType"),
-    (
-        lambda device: device.feedback(HYPOTHESIS, None),
-        FeedbackError,
-        r"utterance: found Hypothesis, expected a",
-    ),
+    (lambda device: device.feedback(HYPOTHESIS, None), FeedbackError, r"utterance: found Hypothesis, expected a"),
     (lambda device: Semantics({"a": "b"}, {"a": ("b",)}), FeedbackError, r"semantics\.lexicon: found dict, expected"),
     (lambda device: device.learn("10"), REFUSED, r"budget_seconds: found str, expected a number"),
     (lambda device: device.learn(stop=3), REFUSED, r"stop: found int, expected"),

@@ -72,9 +72,7 @@ def pending(device: Device) -> float:
     return float(device._model_state.cache.pending.sum())
 
 
-def test_three_devices_add_up_their_counts(
-    three: list[Device], server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_add_up(three: list[Device], server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The release is the sum of what the devices masked, and neither traffic nor the server's files hold a summand."""
     vectors: list[NDArray[np.int64]] = []
     true_mask = aggregation.mask

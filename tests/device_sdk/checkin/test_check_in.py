@@ -66,9 +66,7 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
         device.recognize(np.zeros(9600, np.float32), 16_000)
 
 
-def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
-    tmp_path: Path, tiny_bundle: Bundle, server: Site
-) -> None:
+def test_what_was_taught_stays_on_a_new_base_and_leaves_once(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
     first = server.open(deltas={"clip_norm": 10.0})
     kept = replace(SETTINGS, learning=replace(SETTINGS.learning, keep=1.0))
     with (
@@ -162,7 +160,7 @@ def gradient_of(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
     return dict(found.gradients)
 
 
-def test_gradients_are_taken_at_the_published_weights_and_each_is_sent_once(
+def test_gradients_are_of_the_published_weights_and_sent_once(
     tmp_path: Path, tiny_bundle: Bundle, server: Site
 ) -> None:
     """FedSGD in a single pass: the server descends the mean of exactly the gradients of what was heard."""
@@ -204,9 +202,7 @@ def test_gradients_are_taken_at_the_published_weights_and_each_is_sent_once(
 
 
 @pytest.mark.parametrize(("encoding", "clipping", "most"), [("float16", "uniform", 2.1), ("int8", "dim", 1.3)])
-def test_deltas_as_the_plan_encodes_them(
-    device: Device, tiny_bundle: Bundle, server: Site, encoding: str, clipping: str, most: float
-) -> None:
+def test_encoding(device: Device, tiny_bundle: Bundle, server: Site, encoding: str, clipping: str, most: float) -> None:
     round_id = server.open(deltas={"clip_norm": 10.0, "encoding": encoding, "clipping": clipping})
     taught(device)
     (sent,) = [each for each in device.check_in(server.url, ENROLMENT).sent if each.kind == "deltas"]
@@ -220,9 +216,7 @@ def test_deltas_as_the_plan_encodes_them(
     assert off < 0.03**2 * moved
 
 
-def test_adapters_take_no_part_in_rounds_of_gradients_and_say_so(
-    tmp_path: Path, tiny_bundle: Bundle, server: Site
-) -> None:
+def test_adapters_take_no_part_in_rounds_of_gradients(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
     """Their gradients are of factors; they go on with steps of their own, also where another subset had collected."""
     round_id = server.open(deltas=COLLECTED)
     with opened(tmp_path / "device", tiny_bundle) as device:

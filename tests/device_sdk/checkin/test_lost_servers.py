@@ -55,9 +55,7 @@ def databases(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield [first, second]
 
 
-def test_a_device_comes_back_to_a_server_that_lost_everything(
-    databases: list[str], tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_devices_come_back_to_a_server_that_lost_all(databases: list[str], tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path / "device", tiny_bundle) as device:
         with LiveServer(tmp_path / "first", tiny_bundle.path, database=databases[0]) as server, httpx.Client() as http:
             lost = Operator(http, server.url).open(marginals={})
@@ -85,9 +83,7 @@ def test_a_device_comes_back_to_a_server_that_lost_everything(
         assert device.student.steps == 2
 
 
-def test_a_device_comes_back_to_an_older_backup_without_showing_its_token_again(
-    tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_a_device_comes_back_to_an_older_backup_without_its_token(tmp_path: Path, tiny_bundle: Bundle) -> None:
     folder = tmp_path / "server"
     with opened(tmp_path / "device", tiny_bundle) as device:
         with LiveServer(folder, tiny_bundle.path) as server:

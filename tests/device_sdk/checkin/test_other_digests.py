@@ -38,9 +38,7 @@ def counted(server: Site, bundle: Bundle, word: int) -> int:
     return int(server.close(round_id)["marginals_version"])
 
 
-def test_marginals_of_the_same_version_and_another_digest_are_taken(
-    servers: tuple[Site, Site], tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_marginals_of_another_digest_are_taken(servers: tuple[Site, Site], tmp_path: Path, tiny_bundle: Bundle) -> None:
     lost, restored = servers
     with opened(tmp_path / "device", tiny_bundle) as device:
         first, second = tiny_bundle.words.id("turn"), tiny_bundle.words.id("light")
@@ -55,9 +53,7 @@ def test_marginals_of_the_same_version_and_another_digest_are_taken(
         assert np.array_equal(device._model_state.marginals, marginals)
 
 
-def test_a_model_of_the_same_version_and_another_digest_is_taken(
-    servers: tuple[Site, Site], tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_a_model_of_another_digest_is_taken(servers: tuple[Site, Site], tmp_path: Path, tiny_bundle: Bundle) -> None:
     lost, restored = servers
     with opened(tmp_path / "device", tiny_bundle) as device:
         for seed, server in enumerate(servers):

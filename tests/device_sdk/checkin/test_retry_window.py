@@ -55,9 +55,7 @@ def test_a_damaged_record_is_named(store: Store, content: bytes) -> None:
         remaining(store, URL, 0.0)
 
 
-def test_a_device_on_a_timer_keeps_the_servers_pace(
-    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_on_a_timer_keeps_pace(tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unreachable twice; then, after a restart, asked too early and in time."""
     now = [1e6]
     monkeypatch.setattr("device_sdk.device.time.time", lambda: now[0])

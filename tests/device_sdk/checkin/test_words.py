@@ -45,9 +45,7 @@ def offered(operator: Operator, **plan: Any) -> str:
     return operator.open(marginals=None, words=TWICE | plan)
 
 
-def test_words_of_several_devices_from_feedback_to_the_release(
-    tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]
-) -> None:
+def test_words_from_feedback_to_the_release(tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]) -> None:
     """Two words are named by two devices, one by one; what was not reported, and what words stood in, never leaves."""
     tap, operator = line
     given = (
@@ -103,9 +101,7 @@ def test_nothing_without_consent(tmp_path: Path, tiny_bundle: Bundle, line: tupl
     assert Needles([canaries.text("wizardry")]).found(sent)
 
 
-def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
-    tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]
-) -> None:
+def test_receipts_are_lost_and_words_come_back(tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]) -> None:
     tap, operator = line
     first = offered(operator)
     with opened(tmp_path / "device", tiny_bundle, streams=("words",)) as device:

@@ -53,9 +53,7 @@ def test_the_first_use_makes_a_key_for_the_user_alone_and_says_so(run: Run, tmp_
     assert not run("status").stderr
 
 
-def test_a_key_of_ones_own_comes_from_a_file_or_the_environment(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_comes_from_a_file_or_the_environment(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(KEY + "\n")
     run("agree", "marginals", "--key-file", str(tmp_path / "key"))
     monkeypatch.setenv(KEY_VARIABLE, KEY)
@@ -117,9 +115,7 @@ def test_status_says_what_is_known(run: Run, tmp_path: Path) -> None:
         run("check-in", "http://idiolect.example", "--token", "x")
 
 
-def test_a_round_is_lived_through_by_commands_alone(
-    run: Run, tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_round_by_commands(run: Run, tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = ["--state", tmp_path / "state", "--bundle", tiny_bundle.path]
     soundfile.write(tmp_path / "order.wav", noise(9_600, 1), 16_000)
     deltas = {"clip_norm": 1.0, "noise_stddev": 2.0}

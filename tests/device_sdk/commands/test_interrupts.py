@@ -34,9 +34,7 @@ if "multiprocessing" in " ".join(sys.orig_argv) and "spawn_main" in " ".join(sys
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX'")
 @pytest.mark.parametrize("moment", ["born", "busy"])
 @pytest.mark.parametrize("whom", ["group", "parent"])
-def test_ctrl_c_with_jobs_is_quiet_and_leaves_no_process(
-    tiny_bundle: Bundle, tmp_path: Path, moment: str, whom: str
-) -> None:
+def test_ctrl_c_is_quiet_and_leaves_no_process(tiny_bundle: Bundle, tmp_path: Path, moment: str, whom: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(HANGING)
     recordings = tmp_path / "recordings"
     recordings.mkdir()

@@ -30,9 +30,7 @@ def test_no_word_is_broken(
     assert sum(IDS[0] in line for line in lines) == 2, "in the title too"
 
 
-def test_a_table_that_fits_is_as_wide_as_the_terminal_lets_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_uses_the_terminals_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     table = Table("round", "note")
     table.add_row(IDS[0], "a note of several words that goes on in further lines")

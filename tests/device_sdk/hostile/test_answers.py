@@ -15,18 +15,7 @@ from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings
 from device_sdk.checkin import identity
 from device_sdk.state import outbox
 from tests.device_sdk.devices import KEY
-from tests.device_sdk.hostile.server import (
-    OFFER,
-    TOKEN,
-    Answer,
-    Call,
-    Hostile,
-    Request,
-    bomb,
-    drip,
-    newer,
-    plain,
-)
+from tests.device_sdk.hostile.server import OFFER, TOKEN, Answer, Call, Hostile, Request, bomb, drip, newer, plain
 from tests.signals import hiss
 
 CHECK_IN = """
@@ -63,9 +52,7 @@ with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2])) as dev
         ("/v1/models/newer", "200 OK"),
     ],
 )
-def test_an_answer_that_unpacks_to_a_hundred_megabytes_takes_none_of_them(
-    path: str, status: str, tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_an_answer_is_never_unpacked_into_memory(path: str, status: str, tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Hostile(tiny_bundle, OFFER) as server:
         server.answers = {**newer(tiny_bundle, path), path: bomb(100, status)}
         command = [sys.executable, "-c", CHECK_IN, str(tmp_path / "state"), str(tiny_bundle.path), server.url]
@@ -78,9 +65,7 @@ def test_an_answer_that_unpacks_to_a_hundred_megabytes_takes_none_of_them(
 
 
 @pytest.mark.parametrize("path", ["/v1/enrol", "/v1/check-in"])
-def test_an_answer_longer_than_it_says_or_than_is_useful_is_left(
-    path: str, tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_an_answer_longer_than_it_says_or_is_useful_is_left(path: str, tmp_path: Path, tiny_bundle: Bundle) -> None:
     sent = [0]
 
     def endless(request: Request, line: socket.socket) -> None:
@@ -115,9 +100,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 40
     ],
     ids=["body", "head", "continue", "chunks", "silence"],
 )
-def test_a_byte_now_and_then_ends_with_the_time_of_the_exchange(
-    path: str, answer: Answer, tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_a_byte_now_and_then_ends_with_its_time(path: str, answer: Answer, tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle) as device, Hostile(tiny_bundle, OFFER) as server:
         device.agree("marginals")
         if path == "/v1/rounds/r1/marginals":

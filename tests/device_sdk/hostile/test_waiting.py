@@ -73,9 +73,7 @@ def test_an_app_goes_on_beside_a_check_in(silent: Silent, tmp_path: Path, tiny_b
 
 
 @pytest.mark.parametrize(("what", "said"), [("forget", "forg"), ("close", "closed")])
-def test_forget_and_close_end_a_check_in_and_nothing_of_it_is_written(
-    silent: Silent, tmp_path: Path, tiny_bundle: Bundle, what: str, said: str
-) -> None:
+def test_what_ends_a_check_in(silent: Silent, tmp_path: Path, tiny_bundle: Bundle, what: str, said: str) -> None:
     device = Device.open(tmp_path, KEY, tiny_bundle, SETTINGS)
     call = waiting(device, silent)
     promptly(getattr(device, what), what)

@@ -21,8 +21,7 @@ NOISE = hiss(1)
 
 
 @pytest.mark.parametrize(
-    ("every", "weight", "turns"),
-    [(1, 1.0, [1, 2, 3, 4, 5, 6]), (3, 0.5, [3, 6]), (7, 1.0, []), (2, 0.0, [])],
+    ("every", "weight", "turns"), [(1, 1.0, [1, 2, 3, 4, 5, 6]), (3, 0.5, [3, 6]), (7, 1.0, []), (2, 0.0, [])]
 )
 def test_whose_turn_it_is(every: int, weight: float, turns: list[int]) -> None:
     settings = RehearsalSettings(every, weight)

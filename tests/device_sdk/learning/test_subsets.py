@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Device, DeviceSettings, LearningSettings
-from device_sdk.bundle.architecture import (
-    Architecture,
-    Subset,
-    factor_names,
-    frozen,
-    frozen_file,
-    trainable,
-)
+from device_sdk.bundle.architecture import Architecture, Subset, factor_names, frozen, frozen_file, trainable
 from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import BundleError
 from device_sdk.learning import StepSettings

@@ -23,9 +23,7 @@ def rounds(cost: Spent, number: int) -> Spent:
 
 @pytest.mark.parametrize("mechanism", ["discrete_laplace", "discrete_gaussian"])
 @pytest.mark.parametrize(("epsilon", "number"), [(1.0, 1), (1.0, 10), (1.0, 300), (0.1, 100), (5.0, 4)])
-def test_counts_cost_no_less_than_the_servers_accountant_says_and_little_more(
-    mechanism: str, epsilon: float, number: int
-) -> None:
+def test_counts_cost_what_the_servers_accountant_says(mechanism: str, epsilon: float, number: int) -> None:
     composition = pytest.importorskip("server.privacy.composition")
     from server.plans.round import RoundSettings
     from server.privacy.charges import charge_for

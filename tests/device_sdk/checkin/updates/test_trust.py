@@ -100,9 +100,7 @@ def test_keys_are_rotated_and_devices_follow(device: Device, fleet: Fleet, tmp_p
         assert (fleet.check_in(device).updates_refused, device.model_version) == ((), "second")
 
 
-def test_stolen_online_keys_cannot_bring_back_an_old_release_and_a_new_root_ends_them(
-    device: Device, fleet: Fleet
-) -> None:
+def test_stolen_online_keys_bring_back_no_old_release_and_a_new_root_ends_them(device: Device, fleet: Fleet) -> None:
     first = fleet.metadata()
     fleet.publish("second", 2)
     fleet.check_in(device)
@@ -129,9 +127,7 @@ def forged(fleet: Fleet, targets: bytes) -> dict[str, Answer]:
     }
 
 
-def test_metadata_that_is_served_on_is_refused_once_it_has_expired(
-    device: Device, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metadata_is_refused_once_it_has_expired(device: Device, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device's clock goes on, the answers do not: first the timestamp's day is over, then the root's two."""
     frozen = dict(zip(fleet.paths().values(), fleet.metadata().values(), strict=True))
     fleet.publish("second", 2)
@@ -218,9 +214,7 @@ def marginals(
         yield fleet, device, json.loads(fleet.get("/v1/marginals/1"))
 
 
-def test_an_answer_that_never_comes_to_an_end_is_left_after_its_time(
-    device: Device, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_answer_is_left_in_time(device: Device, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then would keep a device busy for as long as the length that is allowed lasts."""
 
     def drip() -> Iterator[bytes]:
@@ -235,9 +229,7 @@ def test_an_answer_that_never_comes_to_an_end_is_left_after_its_time(
     assert fleet.line.sent < 1000
 
 
-def test_lengths_beyond_what_the_device_could_use_are_refused_before_anything_comes(
-    device: Device, fleet: Fleet
-) -> None:
+def test_lengths_beyond_what_a_device_could_use_are_refused_before_anything_comes(device: Device, fleet: Fleet) -> None:
     """By somebody who has stolen every online key, and would fill the device's memory."""
     custom = {"custom": {"current": True, "words_digest": "d"}}
     names = ("models/huge.safetensors", "marginals/7.float64")
@@ -316,9 +308,7 @@ def test_a_root_that_does_not_sign_itself_is_refused_by_name(fleet: Fleet, tmp_p
         fleet.check_in(device)
 
 
-def test_without_the_library_a_trusted_root_is_an_error_that_names_the_extra(
-    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_missing_extra_is_named(tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("device_sdk.checkin.updates.metadata.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'idiolect\[secure-updates\]'"):
         Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=b"{}")
@@ -352,8 +342,6 @@ def test_a_release_is_what_is_marked_as_current() -> None:
         ({"models/b.safetensors": (6, {"sha512": ""}, {"current": True})}, "expected sha256"),
     ],
 )
-def test_targets_that_do_not_say_what_is_current_are_refused(
-    changes: dict[str, tuple[int, dict[str, str], object]], why: str
-) -> None:
+def test_targets_with_no_current_are_refused(changes: dict[str, tuple[int, dict[str, str], object]], why: str) -> None:
     with pytest.raises(CheckInError, match=why):
         release_of(GOOD | changes)
