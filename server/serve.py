@@ -91,8 +91,7 @@ def run_many(
             logging.getLogger("idiolect.server").info("serving on %s with %d processes", url, len(ids))
 
         # Held, not started: the processes do the work.
-        held = Service(replace(settings, workers=None, ray=None, updates=None, rollout=None), initial)
-        with closing(held):
+        with closing(Service(replace(settings, workers=None, ray=None, updates=None, rollout=None), initial)):
             watch(own_command(), settings.processes, listener, told)
 
 

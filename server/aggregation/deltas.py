@@ -121,8 +121,7 @@ def weighted_sum(total: Float, values: Sequence[Float], weights: Sequence[float]
     scratch = np.empty(-(-len(sources) // RUN) * min(BLOCK, flat.size), np.float32)
     for start in range(0, flat.size, BLOCK):
         part = flat[start : start + BLOCK]
-        parts = [source[start : start + BLOCK] for source in sources]
-        np.add(part, _pairwise(parts, weights, scratch), out=part)
+        np.add(part, _pairwise([source[start : start + BLOCK] for source in sources], weights, scratch), out=part)
 
 
 def _pairwise(parts: Sequence[Float], weights: Sequence[float], scratch: Float) -> Float:

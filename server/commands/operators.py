@@ -43,8 +43,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
             keep_from_process_list({"--token": ("IDIOLECT_OPERATOR_TOKEN", token)})
             with OperatorClient(server, token) as client:
                 found, present = function(client, **options)
-            document = found.model_dump(mode="json") if isinstance(found, BaseModel) else found
-            if not deliver(document, as_json, output):
+            if not deliver(found.model_dump(mode="json") if isinstance(found, BaseModel) else found, as_json, output):
                 present()
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

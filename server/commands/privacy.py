@@ -161,8 +161,7 @@ def audit(
             task = bar.add_task(name, total=runs)
             findings.append(attack(name, runs, epsilon, confidence, partial(bar.advance, task)))
     kept = all(finding.flagged == (finding.sampler in BROKEN) for finding in findings)
-    document = {"as_expected": kept, "samplers": [finding.as_json() for finding in findings]}
-    if not deliver(document, as_json, output):
+    if not deliver({"as_expected": kept, "samplers": [finding.as_json() for finding in findings]}, as_json, output):
         verdicts = {True: "broken, found", False: "keeps its claim, as far as this attack sees"}
         rows = [
             (

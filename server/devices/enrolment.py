@@ -68,8 +68,7 @@ _FIND = select(devices).where(devices.c.id == bindparam("device_id"))
 
 def list_devices(connection: Connection, after: str, limit: int) -> list[Row[Any]]:
     """By id, from the one after ``after``."""
-    query = select(devices).where(devices.c.id > after).order_by(devices.c.id).limit(limit)
-    return list(connection.execute(query))
+    return list(connection.execute(select(devices).where(devices.c.id > after).order_by(devices.c.id).limit(limit)))
 
 
 def revoke(connection: Connection, device_id: str, now: float) -> None:

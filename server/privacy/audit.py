@@ -122,8 +122,7 @@ def _on_devices(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
     """The sum of the smallest cohort's reports, one of which may hold the canary."""
     unit, total = weight_units(plan), np.zeros(runs)
     for device in range(plan.minimum_survivors):
-        counts = dict.fromkeys(range(runs), unit) if canary and device == 0 else {}
-        report = locally_noised(counts, runs, plan)
+        report = locally_noised(dict.fromkeys(range(runs), unit) if canary and device == 0 else {}, runs, plan)
         total[list(report)] += list(report.values())
     return total / unit
 

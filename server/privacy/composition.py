@@ -302,16 +302,14 @@ def _removed(whole: Any, q: float, epsilons: Array) -> Array:
     """H_a(M || P0) at a = e^epsilon [n]."""
     ratio = np.expm1(epsilons) / q
     inside = ratio > -1
-    inner = np.log1p(np.where(inside, ratio, 0.0))
-    return np.where(inside, q * _curve(whole, inner), -np.expm1(epsilons))
+    return np.where(inside, q * _curve(whole, np.log1p(np.where(inside, ratio, 0.0))), -np.expm1(epsilons))
 
 
 def _added(whole: Any, q: float, epsilons: Array) -> Array:
     """H_a(P0 || M) at a = e^epsilon [n]."""
     rest = 1 - np.exp(epsilons) * (1 - q)
     inside = rest > 0
-    inner = epsilons + np.log(q) - np.log(np.where(inside, rest, 1.0))
-    return np.where(inside, rest * _curve(whole, inner), 0.0)
+    return np.where(inside, rest * _curve(whole, epsilons + np.log(q) - np.log(np.where(inside, rest, 1.0))), 0.0)
 
 
 def _curve(whole: Any, epsilons: Array) -> Array:

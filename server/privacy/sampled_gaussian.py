@@ -149,8 +149,7 @@ def renyi_divergence(q: float, z: float, alpha: float) -> float:
     ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * z * z))
     exponent = alpha * ratio - np.square(x) / (2 * z * z)
     top = float(exponent.max())
-    integral = float(np.exp(exponent - top).sum()) * step / (z * math.sqrt(2 * math.pi))
-    return (top + math.log(integral)) / (alpha - 1)
+    return (top + math.log(float(np.exp(exponent - top).sum()) * step / (z * math.sqrt(2 * math.pi)))) / (alpha - 1)
 
 
 def epsilon_at(plan: Plan, alpha: float) -> float:

@@ -84,8 +84,7 @@ def assumed_rounds(every: Sequence[Row[Any]], underway: int, saved_at: float, no
         while at - opened[first] > passed:
             first += 1
         most = max(most, last + 1 - first)
-    span = max(saved_at - opened[0], 1.0)
-    return math.ceil(most * max(1.0, passed / span)) + underway + 1
+    return math.ceil(most * max(1.0, passed / max(saved_at - opened[0], 1.0))) + underway + 1
 
 
 def _beyond(number: int) -> int:

@@ -60,8 +60,7 @@ class Setbacks:
         """Whether it is to be given up."""
         now, lasting, held = self._clock(), is_lasting(error), self._held.get(name)
         failures, since = (held.failures + 1, held.since) if held and held.lasting == lasting else (1, now)
-        pause = min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 16))
-        self._held[name] = _Setback(lasting, failures, since, now + pause)
+        self._held[name] = _Setback(lasting, failures, since, now + min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 16)))
         patience = LASTING if lasting else PASSING
         return failures >= patience.tries and now - since >= patience.seconds
 

@@ -119,8 +119,7 @@ def find_report(connection: Connection, device_id: str, report_id: str) -> Row[A
 def check_affordable(connection: Connection, device_id: str, stream: str, settings: RoundSettings, caps: Caps) -> None:
     """Raises Refusal (403 ``privacy_cap``)."""
     if not caps.allow(connection, device_id, stream, settings):
-        detail = f"{stream}: this device's epsilon would pass the cap {caps.of(stream):g}"
-        raise Refusal(403, "privacy_cap", detail)
+        raise Refusal(403, "privacy_cap", f"{stream}: this device's epsilon would pass the cap {caps.of(stream):g}")
 
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:

@@ -49,8 +49,7 @@ def forget_old(database: Database, keep: int, batches: int = 50) -> bool:
 def _old(connection: Connection, keep: int) -> list[Row[Any]]:
     """The oldest rounds of which something is left that may go."""
     # Counted, for numbers may be left out (:mod:`server.rounds.fence`).
-    newest = select(rounds.c.number).order_by(rounds.c.number.desc()).offset(keep).limit(1)
-    last = connection.execute(newest).scalar()
+    last = connection.execute(select(rounds.c.number).order_by(rounds.c.number.desc()).offset(keep).limit(1)).scalar()
     if last is None:
         return []
     old = (rounds.c.number <= last, rounds.c.forgotten < _GONE, rounds.c.state.in_(_ENDED))

@@ -279,8 +279,7 @@ class Database:
 
 def _shown(url: URL) -> str:
     """A database's URL without its password."""
-    names = [name for name in url.query if "password" in name.lower()]
-    return url.difference_update_query(names).render_as_string()
+    return url.difference_update_query([name for name in url.query if "password" in name.lower()]).render_as_string()
 
 
 def _redacted(text: str, url: URL) -> str:

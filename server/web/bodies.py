@@ -138,8 +138,7 @@ def parse(message: type[_Model], body: bytes | str) -> _Model:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"])[:200] or None
         shown = "" if issubclass(message, Message) else found_value(first)
-        detail = f"{message.__name__}: {shown}{first['msg'][:300]}"
-        raise Refusal(422, "bad_message", detail, field) from error
+        raise Refusal(422, "bad_message", f"{message.__name__}: {shown}{first['msg'][:300]}", field) from error
 
 
 def found_value(error: Mapping[str, Any]) -> str:

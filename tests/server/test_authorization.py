@@ -43,8 +43,7 @@ class World:
         headers = {}
         self.http.cookies.clear()
         if kind in self.parties:
-            round_id = "r1" if "{round_id}" in route else None
-            headers = self.parties[kind].headers(method, path, round_id, body)
+            headers = self.parties[kind].headers(method, path, "r1" if "{round_id}" in route else None, body)
         elif kind in self.tokens:
             headers = {"Authorization": f"Bearer {self.tokens[kind]}"}
             self.http.cookies.set(access.COOKIE, self.ticket(kind), path="/dashboard")

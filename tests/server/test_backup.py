@@ -45,8 +45,7 @@ def lived(folder: Path, database: str) -> tuple[str, dict[str, Any]]:
         waiting = operator.open(**DELTAS, goal=2)
         status = operator.get("status")
         assert parties[0].send_counts(waiting, {5: 100}).status_code == 200
-        sent = parties[0].send_delta(waiting, value=0.25, model_version=status["model_version"])
-        assert sent.status_code == 200
+        assert parties[0].send_delta(waiting, value=0.25, model_version=status["model_version"]).status_code == 200
         return waiting, operator.get("status")
 
 
@@ -71,8 +70,7 @@ def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, 
     saved = save(old, FolderBlobs(tmp_path / "blobs", tidy=False), archive)
     assert saved.rows["reports"] == 6 and saved.blobs == 2 and saved.missing == ()
     new = Database(database_url(after))
-    blobs = FolderBlobs(tmp_path / "restored")
-    assert restore(archive, new, blobs) == saved
+    assert restore(archive, new, FolderBlobs(tmp_path / "restored")) == saved
     earlier, later = content(old), content(new)
     for name, rows in earlier.items():
         if name not in {"reports", "rounds", "release_keys"}:  # less what was under way, and more after the fence
@@ -80,8 +78,7 @@ def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, 
     assert len(later["reports"]) == 6 and len(later["rounds"]) == 3
     for database in (old, new):
         database.close()
-    restored = settings(tmp_path, database=after, blobs=tmp_path / "restored")
-    with TestClient(create_app(restored)) as http:
+    with TestClient(create_app(settings(tmp_path, database=after, blobs=tmp_path / "restored"))) as http:
         operator = Operator(http)
         now = operator.get("status")
         assert {name for name in status if now[name] != status[name]} == {"rounds", "marginals_version"}

@@ -142,8 +142,7 @@ def _unplaced(round_id: str) -> tuple[Any, ...]:
 def add_group(connection: Connection, roster: Roster, deadline: float) -> None:
     """A new group of devices that were waiting."""
     row = {"round_id": roster.round_id, "stage": "shares", "roster": roster.model_dump_json(), "note": ""}
-    query = insert(groups).values(**row, deadline=deadline).returning(groups.c.id)
-    group_id = connection.execute(query).scalar_one()
+    group_id = connection.execute(insert(groups).values(**row, deadline=deadline).returning(groups.c.id)).scalar_one()
     own = (messages.c.round_id == roster.round_id, messages.c.device_id.in_(roster.device_ids))
     connection.execute(update(messages).where(*own).values(group_id=group_id))
 

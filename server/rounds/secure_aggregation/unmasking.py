@@ -143,8 +143,7 @@ def decode(
     field's elements. doubted: points whose shares of other secrets were false."""
     held = np.array(sorted(shares, key=lambda point: (point in doubted, point)), np.int64)
     values = np.stack([read_share(shares[int(point)]) for point in held])
-    believed = sum(int(point) not in doubted for point in held)
-    for chosen in _choices(held, values, threshold, believed, budget):
+    for chosen in _choices(held, values, threshold, sum(int(point) not in doubted for point in held), budget):
         constants = _at(np.zeros(1, np.int64), held[chosen]) @ values[chosen] % PRIME
         if constants.max() >= PRIME - 1:  # 65536 is no two bytes
             continue
@@ -184,8 +183,7 @@ def _located(points: Elements, values: Elements, threshold: int) -> Iterator[NDA
     syndromes = checks % PRIME @ values % PRIME  # [spare, elements], zero where all shares are true
     for most in sorted({spare // 2, spare * values.shape[1] // (values.shape[1] + 1), spare - 1}):
         rows = np.arange(spare - most)[:, None] + np.arange(most + 1)  # neighbours that a locator's coefficients weigh
-        equations = syndromes[rows].transpose(2, 0, 1).reshape(-1, most + 1)
-        locators = _null_space(equations)
+        locators = _null_space(syndromes[rows].transpose(2, 0, 1).reshape(-1, most + 1))
         if len(locators):
             yield np.flatnonzero(~(_powers(points, most + 1) @ locators.T % PRIME).any(axis=1))
 

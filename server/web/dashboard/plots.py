@@ -73,8 +73,7 @@ def lines(series: Sequence[Line], labels: Sequence[str], unit: str, *, percent: 
 
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: bool = False, width: int = WIDTH) -> str:
     """Grouped bars: one group a label on the x axis, its bars side by side, and a legend above."""
-    values = [bar.value for _, group in groups for bar in group if bar.value is not None]
-    scale = _Scale(max(values, default=1.0))
+    scale = _Scale(max([bar.value for _, group in groups for bar in group if bar.value is not None], default=1.0))
     parts = _axes(scale, unit, percent, width, right=16)
     inner = (width - LEFT - 16) / max(len(groups), 1)
     for index, (label, group) in enumerate(groups):
@@ -143,8 +142,7 @@ def _apart(ends: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
     """Legend entries moved down until no two overlap, then the whole up if they left the chart."""
     placed: list[tuple[float, str, str]] = []
     for position, name, colour in sorted(ends):
-        lowest = placed[-1][0] + SEPARATION if placed else float(TOP)
-        placed.append((max(position, lowest), name, colour))
+        placed.append((max(position, placed[-1][0] + SEPARATION if placed else float(TOP)), name, colour))
     excess = max(placed[-1][0] - (HEIGHT - BOTTOM), 0.0) if placed else 0.0
     return [(position - excess, name, colour) for position, name, colour in placed]
 

@@ -117,8 +117,7 @@ async def authorize(request: Request) -> None:
     # Only operators wait for the database here, and for a thread of their own to ask it.
     found = await run_in_threadpool(identify, request, token if scheme.lower() == "bearer" else "")
     if not found.role.includes(needed):
-        detail = f"operator {found.name} is {found.role}; this wants {needed}"
-        raise Refusal(403, "role", detail, "Authorization")
+        raise Refusal(403, "role", f"operator {found.name} is {found.role}; this wants {needed}", "Authorization")
     request.state.operator = found
 
 

@@ -85,9 +85,7 @@ def post_enrol(request: Request, body: Enrolments) -> Response:
 @router.post("/check-in", **operation(CheckedIn, *SIGNED, takes=CheckIn))
 def post_check_in(request: Request, body: Small) -> Response:
     server = service(request)
-    sender = sender_of(request, body)
-    message = parse(CheckIn, body)
-    who = (sender, message, server.fleet)
+    who = (sender_of(request, body), parse(CheckIn, body), server.fleet)
     return answer(unhurried(checking.check_in, server.database, server.settings, server.caps, *who))
 
 
@@ -98,8 +96,7 @@ def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
     report = parse(MarginalReport, body)
     check_addressed(sender, round_id, report.device_id, report.round_id)
     with server.database.read() as connection:
-        row = find_round(connection, round_id)
-        plan = read_settings(row).marginals
+        plan = read_settings(find_round(connection, round_id)).marginals
         known = marginal_registry.find_marginals(connection, 0)
     if plan is not None:
         if report.words_digest != known.words_digest:
@@ -126,8 +123,7 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
         known = find_report(connection, sender.device_id, header.report_id)
         row = find_round(connection, round_id)
         base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
-    settings = read_settings(row)
-    plan = settings.deltas
+    plan = read_settings(row).deltas
     blob: str | None = None
     # A repeat, a closed round or a stream that is not collected is settled by ``accept``, without reading the values.
     if known is None and plan is not None and base is not None and row.state == "open":
@@ -253,8 +249,7 @@ def get_difference(request: Request, version: str, base: str) -> Response:
 )
 def get_marginals(request: Request, version: int) -> Response:
     """Marginals; the ETag is the sha256 of the probabilities' bytes."""
-    server = service(request)
-    with server.database.read() as connection:
+    with service(request).database.read() as connection:
         row = marginal_registry.find_marginals(connection, version)
     check_marginals_present(row)
     etag = f'"{row.sha256}"'

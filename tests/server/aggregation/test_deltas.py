@@ -81,8 +81,7 @@ def test_weighted_mean_against_float64(count: int) -> None:
 
 
 def test_fixed_denominator_and_empty_sum() -> None:
-    state = add(init(SHAPES), delta_of([8] * 10), 1.0)
-    assert finish(state, 4.0)["b"].tolist() == [2.0] * 4
+    assert finish(add(init(SHAPES), delta_of([8] * 10), 1.0), 4.0)["b"].tolist() == [2.0] * 4
     assert not finish(init(SHAPES))["a"].any()
 
 
@@ -93,8 +92,7 @@ def test_a_delta_in_another_order_of_memory() -> None:
 
 
 def test_pairwise_sums_round_less_than_one_after_the_other() -> None:
-    rng = np.random.default_rng(0)
-    deltas = rng.uniform(0.5, 1.5, size=(512, 1000)).astype(np.float32)
+    deltas = np.random.default_rng(0).uniform(0.5, 1.5, size=(512, 1000)).astype(np.float32)
     exact, plain, state = deltas.sum(axis=0, dtype=np.float64), np.zeros(1000, np.float32), init({"w": (1000,)})
     for delta in deltas:
         plain += delta
@@ -171,14 +169,11 @@ def test_less_than_half_cannot_make_it_longer_than_an_honest_delta(count: int, s
 
 
 def test_who_does_not_point_away_moves_the_mean_of_those_that_agree_by_its_share() -> None:
-    rng = np.random.default_rng(4)
-    honest = rng.normal(1.0, 0.1, size=(40, 10)).astype(np.float32)
+    honest = np.random.default_rng(4).normal(1.0, 0.1, size=(40, 10)).astype(np.float32)
     bound = np.linalg.norm(honest, axis=1).max()
     for attack in (np.full((10, 10), 3e38, np.float32), 30 * honest[:10], np.zeros((10, 10), np.float32)):
-        found = mean_of(np.concatenate([honest, attack]))
-        assert np.linalg.norm(found - honest.mean(axis=0)) <= 0.2 * 2 * bound
-    opposite = mean_of(np.concatenate([honest, -1e6 * honest[:10]]))
-    assert opposite == pytest.approx(mean_of(honest), abs=0.02)
+        assert np.linalg.norm(mean_of(np.concatenate([honest, attack])) - honest.mean(axis=0)) <= 0.2 * 2 * bound
+    assert mean_of(np.concatenate([honest, -1e6 * honest[:10]])) == pytest.approx(mean_of(honest), abs=0.02)
 
 
 @pytest.mark.parametrize("factor", [-1.0, -30.0])
@@ -248,8 +243,7 @@ def test_is_equation_6_when_smoothing_vanishes(reports: list[dict[int, int]]) ->
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=WORDS, max_size=WORDS), st.floats(0, 1e6), st.floats(1e-3, 1e6))
 def test_is_a_positive_distribution_whatever_the_noise(released: list[int], variance: float, smoothing: float) -> None:
-    background = np.arange(1, WORDS + 1) / np.arange(1, WORDS + 1).sum()
-    found = global_marginal(released, variance, background, smoothing)
+    found = global_marginal(released, variance, np.arange(1, WORDS + 1) / np.arange(1, WORDS + 1).sum(), smoothing)
     assert found.shape == (WORDS,) and (found > 0).all() and found.sum() == pytest.approx(1.0, abs=1e-12)
 
 

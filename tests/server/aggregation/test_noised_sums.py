@@ -142,8 +142,7 @@ def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
 ) -> None:
     grid = noise_grid(clip_norm, z)
     delta = clipped(values, clip_norm)
-    cut = in_steps(delta, grid)
-    for name, found in cut.items():
+    for name, found in in_steps(delta, grid).items():
         lost = np.abs(delta[name].astype(np.float64)) - np.abs(found * grid.step)
         assert (lost >= 0).all()
         assert (lost <= grid.step + 1e-6 * np.abs(delta[name])).all()
@@ -215,8 +214,7 @@ def test_the_same_key_draws_the_same_noise_whatever_the_order_of_names() -> None
 
 def test_values_lie_on_the_grid_whatever_the_sum_was() -> None:
     """Not a bit below the grid is in it."""
-    total = {"a": np.full(64, 3_294_199, np.int64)}
-    found = noised_sum(total, 1.0, 0.25, key())["a"].astype(np.float64)
+    found = noised_sum({"a": np.full(64, 3_294_199, np.int64)}, 1.0, 0.25, key())["a"].astype(np.float64)
     steps = found / (0.25 / STEPS)
     assert np.abs(steps - np.rint(steps)).max() <= 0.5 * 2.0**-24 * np.abs(steps).max()
 

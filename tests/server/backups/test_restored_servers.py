@@ -115,8 +115,7 @@ def test_what_was_charged_after_the_backup_is_charged_to_everyone(lost: Lost) ->
             counted(operator, parties)
         spent = epsilons(operator)
     assert len(spent) == 4
-    told = lost.restore("--rounds-since", "2")
-    assert "2 rounds" in told, "it says what it assumes"
+    assert "2 rounds" in lost.restore("--rounds-since", "2"), "it says what it assumes"
     with lost.after.running() as operator:
         lost.after.moved(parties)
         again = Party(lost.after.http, lost.after.process.url)

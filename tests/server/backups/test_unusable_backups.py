@@ -32,10 +32,8 @@ def lived(machine: Machine) -> str:
     assert party.send_delta(first, delta(0.5)).status_code == 200
     assert machine.operator.close(first)["state"] == "published"
     version = machine.operator.get("status")["model_version"]
-    second = machine.operator.open(**PLAN)
-    assert party.send_delta(second, delta(0.25), model_version=version).status_code == 200
-    lines = {each["version"]: each for each in machine.operator.get("models")["models"]}
-    return str(lines[version]["sha256"])
+    assert party.send_delta(machine.operator.open(**PLAN), delta(0.25), model_version=version).status_code == 200
+    return str({each["version"]: each for each in machine.operator.get("models")["models"]}[version]["sha256"])
 
 
 def flip(path: Path, byte: int, bit: int = 0) -> None:
@@ -107,8 +105,7 @@ def test_a_flipped_bit_anywhere_is_found(machine: Machine, tmp_path: Path, count
     assert idiolect("backup", "--verify", tmp_path / "missing.tar").returncode == 1
     assert sorted(tmp_path.iterdir()) == before, "nothing is left behind"
     size = archive.stat().st_size
-    places = {*range(0, size, max(1, size // count)), size - 1, size - 600}
-    for place in sorted(places):
+    for place in sorted({*range(0, size, max(1, size // count)), size - 1, size - 600}):
         flip(archive, place, place % 8)
         assert cli.main(["backup", "--verify", str(archive)]) == 1, f"byte {place} of {size}"
         assert cli.main(["restore", str(archive), "--database", str(tmp_path / "no.db")]) == 1

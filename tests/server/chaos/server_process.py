@@ -15,8 +15,7 @@ from tests.server.parties import DIGEST, settings
 
 def buckets(words: int, values: int) -> InitialModel:
     """One word for every report of counts, one value for every delta."""
-    weights = {"w": np.zeros(values, np.float32)}
-    return InitialModel(weights, "base-1", DIGEST, np.full(words, 1 / words))
+    return InitialModel({"w": np.zeros(values, np.float32)}, "base-1", DIGEST, np.full(words, 1 / words))
 
 
 def serve(folder: str, database: str, words: str, values: str) -> None:

@@ -127,8 +127,7 @@ class World:
             return [row.id for row in unfinished(connection)]
 
     def sign(self, device: Party, path: str, body: bytes, round_id: str | None = None) -> Sending:
-        headers = device.headers("POST", path, round_id, body, at=self.clock.now)
-        return Sending(path, round_id, body, headers)
+        return Sending(path, round_id, body, device.headers("POST", path, round_id, body, at=self.clock.now))
 
     def send(self, sending: Sending) -> Answer:
         headers = [(name.lower().encode(), value.encode()) for name, value in sending.headers.items()]

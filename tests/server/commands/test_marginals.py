@@ -30,13 +30,11 @@ def pull(run: Run, folder: Path, **changes: Any) -> Path:
 @pytest.fixture
 def lifted(run: Run, tmp_path: Path) -> tuple[int, np.ndarray[Any, Any]]:
     """A version with word 3 five times as likely as the background has it, pushed and current."""
-    background = initial().background
-    probabilities = background.copy()
+    probabilities = initial().background.copy()
     probabilities[3] *= 5
     probabilities /= probabilities.sum()
     file = pull(run, tmp_path, probabilities=probabilities.tolist())
-    found = json.loads(run(marginals.app, "push", str(file), "--note", "lifted", "--json"))
-    return found["version"], probabilities
+    return json.loads(run(marginals.app, "push", str(file), "--note", "lifted", "--json"))["version"], probabilities
 
 
 def test_what_is_pulled_is_pushed_bit_for_bit(

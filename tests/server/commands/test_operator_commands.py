@@ -43,13 +43,11 @@ def test_rounds(run: Run, device: Party, tmp_path: Path, toml: Callable[[str], s
     assert (opened["state"], opened["settings"]["goal"]) == ("open", 5)
     device.send_counts(opened["id"], {1: 256})
     assert opened["id"] in run(rounds.app, "list")
-    shown = run(rounds.app, "show", opened["id"], "--output", str(tmp_path / "round.json"))
-    assert "planned to open" in shown
+    assert "planned to open" in run(rounds.app, "show", opened["id"], "--output", str(tmp_path / "round.json"))
     assert json.loads((tmp_path / "round.json").read_text())["reports"]["marginals"] == 1
     closed = run(rounds.app, "close", opened["id"])
     assert "published" in closed and "discrete_laplace" in closed
-    again = json.loads(run(rounds.app, "close", opened["id"], "--json"))
-    assert again["marginals_version"] == 1
+    assert json.loads(run(rounds.app, "close", opened["id"], "--json"))["marginals_version"] == 1
 
 
 def test_the_open_round_needs_no_name(run: Run) -> None:
@@ -135,8 +133,7 @@ def test_deltas_without_noise_are_opened_by_who_means_it(run: Run, toml: Callabl
 
 @pytest.mark.parametrize(("answer", "expected"), [("n", "Aborted"), ("y", "cannot be reached")])
 def test_a_terminal_is_asked_about_deltas_without_noise(toml: Callable[[str], str], answer: str, expected: str) -> None:
-    pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
+    ours, theirs = pytest.importorskip("pty").openpty()
     try:
         os.write(ours, f"{answer}\n".encode())
         words = ["rounds", "open", toml("[deltas]"), "--json", "--server", "http://127.0.0.1:1"]
@@ -159,8 +156,7 @@ def test_rounds_of_words(run: Run, http: Any, toml: Callable[[str], str]) -> Non
         assert Party(http).enrol().send_words(opened["id"], "cortado").status_code == 200
     closed = run(rounds.app, "close", opened["id"])
     assert "cortado (about 2 devices)" in closed and "words 2" in closed
-    again = json.loads(run(rounds.app, "show", opened["id"], "--json"))
-    assert again["releases"]["words"]["words"] == {"cortado": 2}
+    assert json.loads(run(rounds.app, "show", opened["id"], "--json"))["releases"]["words"]["words"] == {"cortado": 2}
     assert "words" in run(rounds.app, "list")
 
 

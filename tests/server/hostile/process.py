@@ -41,8 +41,7 @@ class HostileServer:
     @property
     def memory(self) -> int:
         """Bytes that the process holds now."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
         assert found is not None
         return 1024 * int(found[1])
 

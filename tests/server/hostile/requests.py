@@ -207,8 +207,7 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         lambda body: bytes(body).decode("latin-1").encode("utf-16"),
     ]
     for number in range(count):
-        fields = _header_fields(party, round_id)
-        report = honest(rng, plan, SHAPES, fields)
+        report = honest(rng, plan, SHAPES, _header_fields(party, round_id))
         now = {"device_id": party.id, "bundle_format": 1, "model_version": "base-1"}
         choices: list[tuple[str, bytes, str | None]] = [
             ("/v1/check-in", json.dumps(now).encode(), None),

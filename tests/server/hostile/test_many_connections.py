@@ -80,8 +80,7 @@ def test_bodies_that_do_not_come_shut_nobody_out(server: HostileServer, party: P
     with ExitStack() as stack:
 
         def idle() -> None:
-            line = stack.enter_context(server.connect())
-            line.sendall(head("/v1/enrol", "Content-Length: 500") + b"{")
+            stack.enter_context(server.connect()).sendall(head("/v1/enrol", "Content-Length: 500") + b"{")
 
         for _ in range(IDLE):
             idle()

@@ -36,8 +36,7 @@ def fields(device_id: str, round_id: str, plan: DeltaPlan, report_id: str, utter
 
 def send(http: Any, party: Party, round_id: str, number: int, report: Report) -> None:
     said = fields(party.id, round_id, report.plan, f"honest-{number}", utterances=number + 1)
-    body = report.with_fields(**said).body()
-    answer = party.post(f"/v1/rounds/{round_id}/deltas", body, round_id)
+    answer = party.post(f"/v1/rounds/{round_id}/deltas", report.with_fields(**said).body(), round_id)
     assert answer.status_code == 200, answer.text
 
 
@@ -88,8 +87,7 @@ def poison_a_round(folder: Path, plan: DeltaPlan, count: int, seed: int) -> Coun
 
 @pytest.mark.parametrize("name", ["float32 by layer", "int8"])
 def test_a_poisoned_round(tmp_path: Path, name: str) -> None:
-    plan = PLANS[name]
-    codes = poison_a_round(tmp_path, plan, 2 * len(KINDS), seed=1)
+    codes = poison_a_round(tmp_path, PLANS[name], 2 * len(KINDS), seed=1)
     assert {"bad_delta", "bad_message", "stale_model", "other_plan"} <= codes.keys()
 
 

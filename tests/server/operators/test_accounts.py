@@ -77,8 +77,7 @@ def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Par
     assert act("anna", f"rounds/{planned}/abandon", "round.abandon")["note"] == "abandoned by anna"
     act("anna", "marginals/0/publish", "marginals.publish", of="0", params={"note": "back"})
     act("anna", "models/base-1/publish", "model.publish", of="base-1")
-    weights = dump_weights(initial(seed=1).weights)
-    act("anna", "models/new?published=false", "model.push", of="new", content=weights)
+    act("anna", "models/new?published=false", "model.push", of="new", content=dump_weights(initial(seed=1).weights))
     for step, given in (("roll-back", {}), ("promote", {"force": True, "note": "in a hurry"})):
         act("anna", "rollout", "rollout.begin", of="new", json={"version": "new"})
         act("anna", f"rollout/{step}", f"rollout.{step}", of="new", params=given)

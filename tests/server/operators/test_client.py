@@ -53,8 +53,7 @@ def test_a_round_from_its_plan_to_what_it_released(http: Any, client: OperatorCl
     spent = client.privacy()
     assert spent.streams["deltas"].epsilon == spent.caps["deltas"] == float("inf")
     assert {line.device_id for line in spent.devices} == {device.id}
-    dropped = client.create_round(wanted)
-    assert client.abandon_round(dropped.id).state is RoundState.ABANDONED
+    assert client.abandon_round(client.create_round(wanted).id).state is RoundState.ABANDONED
 
 
 def test_a_rollout_may_be_begun_with_settings_of_its_own(client: OperatorClient) -> None:
@@ -118,8 +117,7 @@ def test_commands(http: Any, client: OperatorClient, run: Run, tmp_path: Path) -
     assert json.loads(run(accounts.devices, "revoke", "--enrolment-token", "spring", "--json"))["revoked"] == ids[1:]
     assert http.post("/v1/enrol", json={"token": spring, "public_key": Party(http).public}).status_code == 403
     assert {entry.device_id for entry in client.devices() if entry.revoked_at is None} == {other}
-    actions = [entry.action for entry in client.actions(3)]
-    assert actions == ["device.revoke", "enrolment.revoke", "device.revoke"]
+    assert [entry.action for entry in client.actions(3)] == ["device.revoke", "enrolment.revoke", "device.revoke"]
     run(accounts.enrolment, "add", "autumn")
     assert "let in 0 devices" in run(accounts.enrolment, "revoke", "autumn")
     assert CliRunner().invoke(accounts.devices, ["revoke"]).exit_code == 2

@@ -101,11 +101,9 @@ def test_mode_paper_releases_all_counts_so_far(operator: Operator, devices: Call
     round_id = operator.open(marginals=plan, smoothing=1.0)
     offer = first.check_in().json()["round"]["marginals"]
     assert (offer["mode"], offer["epsilon"]) == ("paper", 50.0)
-    many = dict.fromkeys(range(1, 30), 1000 * FIXED_POINT)
-    assert first.send_counts(round_id, many).status_code == 200
+    assert first.send_counts(round_id, dict.fromkeys(range(1, 30), 1000 * FIXED_POINT)).status_code == 200
     assert second.send_counts(round_id, {1: 500 * FIXED_POINT}).status_code == 200
-    closed = operator.close(round_id)
-    assert closed["releases"]["marginals"]["mechanism"]["mode"] == "paper"
+    assert operator.close(round_id)["releases"]["marginals"]["mechanism"]["mode"] == "paper"
     counts, probabilities, variance = released(operator, 1)
     assert counts[1] / FIXED_POINT == pytest.approx(1500, abs=2)
     assert probabilities[1] == pytest.approx(1500 / 29_500, rel=1e-2)
@@ -153,8 +151,7 @@ def test_counts_outside_their_plan_are_refused(
 
 
 def test_shares_of_noise_are_not_taken_in_the_clear(operator: Operator, device: Party) -> None:
-    round_id = operator.open(marginals=DISTRIBUTED | {"minimum_survivors": 3}, minimum=3)
-    answer = device.send_counts(round_id, {1: 5})
+    answer = device.send_counts(operator.open(marginals=DISTRIBUTED | {"minimum_survivors": 3}, minimum=3), {1: 5})
     assert answer.status_code in (409, 422), answer.text
     assert "secure aggregation" in answer.json()["detail"]
 

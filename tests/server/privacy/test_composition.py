@@ -50,8 +50,7 @@ def sampled(z: float, q: float) -> Charge:
 
 
 def outputs(charge: Charge, shift: int, half: int = 300) -> np.ndarray:
-    values = np.arange(-half, half + 1) - shift
-    spread = np.abs(values) / charge.scale
+    spread = np.abs(np.arange(-half, half + 1) - shift) / charge.scale
     weights = np.exp(-spread if charge.mechanism == "discrete_laplace" else -(spread**2) / 2)
     return np.asarray(weights / weights.sum())
 

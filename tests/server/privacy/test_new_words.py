@@ -75,8 +75,7 @@ def test_against_opendp() -> None:
     domain = dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T="u32"))
     distance = dp.l01inf_distance(dp.absolute_distance(T="u32"))
     scales = {"scale": float(noise_scale(plan)), "threshold": threshold(plan) - 1}
-    measurement = dp.m.make_laplace_threshold(domain, distance, **scales)
-    epsilon, delta = measurement.map((plan.max_words, plan.max_words, 1))
+    epsilon, delta = dp.m.make_laplace_threshold(domain, distance, **scales).map((plan.max_words, plan.max_words, 1))
     assert epsilon == pytest.approx(plan.epsilon)
     assert delta == pytest.approx(failure_chance(plan, threshold(plan)), rel=1e-6)
 

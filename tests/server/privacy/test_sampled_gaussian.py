@@ -99,8 +99,7 @@ def test_the_command() -> None:
     assert [row["extrapolated"] for row in (first, *larger)] == [False, True, True]
     shown = CliRunner().invoke(privacy.app, words)
     assert "Poisson" in shown.stdout and "10,000" in shown.stdout
-    failed = CliRunner().invoke(privacy.app, [*words, "--scales", "1,x"])
-    assert "--scales" in str(failed.exception)
+    assert "--scales" in str(CliRunner().invoke(privacy.app, [*words, "--scales", "1,x"]).exception)
 
 
 @given(st.integers(100, 10**6), st.floats(0.8, 20.0), st.integers(2, 32), st.integers(1, 5000))

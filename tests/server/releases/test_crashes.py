@@ -49,11 +49,9 @@ def test_a_crash_anywhere_and_a_resume_publish_the_same(
     assert boundaries > 100
     assert np.count_nonzero(noise_of(expected)) > 30, "the noise that is compared is there"
     for limit in range(0, boundaries, every):
-        service = open_copy(folder, tmp_path / "cut")
-        assert killed(service, round_id, limit) == limit + 1
+        assert killed(open_copy(folder, tmp_path / "cut"), round_id, limit) == limit + 1
         # The second process ends, too, somewhere else; the third one goes on to the end.
-        again = Service(settings(tmp_path / "cut", tick_seconds=1e9))
-        killed(again, round_id, (7 * limit) % boundaries)
+        killed(Service(settings(tmp_path / "cut", tick_seconds=1e9)), round_id, (7 * limit) % boundaries)
         last = Service(settings(tmp_path / "cut", tick_seconds=1e9))
         go_on(last, round_id)
         found = published(last, round_id)

@@ -40,8 +40,7 @@ CUTS = ("advance.release_marginals", "releases.add_noise", "advance.store_releas
 def test_a_stream_is_aes_in_counter_mode_under_hkdf() -> None:
     """By the two standards, written out."""
     key, purpose = bytes(range(32)), b"r1\nmarginals"
-    extracted = hmac.digest(bytes(32), key, hashlib.sha256)
-    derived = hmac.digest(extracted, purpose + b"\1", hashlib.sha256)
+    derived = hmac.digest(hmac.digest(bytes(32), key, hashlib.sha256), purpose + b"\1", hashlib.sha256)
     blocks = b"".join(number.to_bytes(16, "big") for number in range(4))
     encryptor = Cipher(algorithms.AES256(derived), modes.ECB()).encryptor()
     source = key_stream(key, purpose.decode())

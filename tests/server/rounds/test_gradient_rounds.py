@@ -64,14 +64,12 @@ def test_a_gradient_of_more_than_a_batch_is_refused(operator: Operator, device: 
 def test_encoded_deltas_move_the_model(
     http: Any, operator: Operator, device: Party, encoding: Any, error: float
 ) -> None:
-    plan = {"encoding": encoding, "clipping": "uniform", "scale_per": "row"}
-    round_id = operator.open(marginals=None, deltas=plan)
+    round_id = operator.open(marginals=None, deltas={"encoding": encoding, "clipping": "uniform", "scale_per": "row"})
     delta = {name: np.random.default_rng(3).normal(0, 0.02, shape).astype(np.float32) for name, shape in SHAPES.items()}
     body = device.delta(round_id, encode(delta, encoding), encoding=encoding)
     assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).status_code == 200
     assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).json()["duplicate"]
-    found = operator.close(round_id)
-    moved = weights_of(http, found["model_version"])
+    moved = weights_of(http, operator.close(round_id)["model_version"])
     for name, array in delta.items():
         off = np.linalg.norm(moved[name] - initial().weights[name] - array) / np.linalg.norm(array)
         assert off <= error + 1e-5
@@ -159,8 +157,7 @@ def test_with_noise_rehearsal_does_not_make_the_denominator_depend_on_who_came(r
 
 @pytest.mark.parametrize("wanted", ["rehearsal", "server_step"])
 def test_a_server_without_speech_does_not_promise_any(http: Any, wanted: str) -> None:
-    body = {"settings": {"deltas": {}, wanted: {}}}
-    answer = http.post("/v1/operator/rounds", headers=HEADERS, json=body)
+    answer = http.post("/v1/operator/rounds", headers=HEADERS, json={"settings": {"deltas": {}, wanted: {}}})
     assert (refusal(answer), answer.json()["field"]) == ((422, "no_rehearsal"), wanted)
 
 
@@ -177,8 +174,7 @@ def test_a_round_waits_for_the_speech_it_was_promised(tmp_path: Path) -> None:
     with serving(tmp_path, tick_seconds=600.0, rehearse=rehearse) as client:
         found = Operator(client).close(round_id)
         assert found["state"] == "published"
-        moved = bias_moved(client, found["model_version"])
-        assert np.allclose(moved, -(16 * 0.1 + 0.01) / 17, atol=1e-6)
+        assert np.allclose(bias_moved(client, found["model_version"]), -(16 * 0.1 + 0.01) / 17, atol=1e-6)
 
 
 def test_rounds_follow_one_another(operator: Operator, device: Party) -> None:
@@ -197,13 +193,11 @@ def test_rounds_follow_one_another(operator: Operator, device: Party) -> None:
             assert (underway[0]["state"], underway[0]["settings"]["rounds"]) == ("open", left)
             assert underway[0]["base_model"] == seen[-1]["model_version"]
             round_id = underway[0]["id"]
-    steps = [entry["base_model"] for entry in seen]
-    assert steps == ["base-1", seen[0]["model_version"], seen[1]["model_version"]]
+    assert [entry["base_model"] for entry in seen] == ["base-1", seen[0]["model_version"], seen[1]["model_version"]]
 
 
 def test_a_series_outlives_a_round_that_nobody_came_to_but_not_the_operator(operator: Operator) -> None:
-    round_id = operator.open(rounds=3)
-    assert operator.close(round_id)["state"] == "abandoned"
+    assert operator.close(operator.open(rounds=3))["state"] == "abandoned"
     (following,) = operator.get("status")["rounds"]
     assert following["settings"]["rounds"] == 2
     operator.post(f"rounds/{following['id']}/abandon")

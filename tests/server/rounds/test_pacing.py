@@ -85,16 +85,14 @@ def test_a_million_devices_on_a_mock_clock() -> None:
     though the usual interval is far shorter; a round of 200,000 reports fills in time, though only 60 % of
     those that come have something to send."""
     count, capacity, goal = 1_000_000, 250.0, 200_000
-    wakes = np.random.default_rng(1).uniform(0, 600, count)
-    fleet = MockFleet(wakes, capacity, usual=900.0, seed=2)
+    fleet = MockFleet(np.random.default_rng(1).uniform(0, 600, count), capacity, usual=900.0, seed=2)
     ready = np.random.default_rng(3).random(count) < 0.6
     opened, deadline, closed_at = 5000, 5000 + 7200, math.inf
     reported = np.zeros(count, bool)
     while fleet.now < 6 * 3600:
         missing = goal - int(np.count_nonzero(reported))
         open_now = opened <= fleet.now < min(deadline, closed_at)
-        demand = Demand(missing, deadline - fleet.now) if open_now else None
-        coming = fleet.step(count, demand)
+        coming = fleet.step(count, Demand(missing, deadline - fleet.now) if open_now else None)
         if open_now:
             able = coming[ready[coming] & ~reported[coming]][:missing]
             reported[able] = True

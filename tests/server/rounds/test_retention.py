@@ -65,13 +65,11 @@ def settled(http: Any, ids: set[str]) -> None:
 
 def test_old_rounds_lose_their_lines_and_reports_and_the_ledger_says_what_it_said(tmp_path: Path, place: str) -> None:
     with serving(tmp_path, database=place, keep_rounds=KEEP) as http:
-        parties = [Party(http).enrol() for _ in range(4)]
-        made = run(http, parties, 9)
+        made = run(http, [Party(http).enrol() for _ in range(4)], 9)
         newest = {round_id for round_id, _ in made[-KEEP:]}
         # The marginals that the oldest of these began from are of one round more.
         settled(http, newest | {made[-KEEP - 1][0]})
-        own = service(http)
-        with own.database.read() as connection:
+        with service(http).database.read() as connection:
             for table in BY_ROUND:
                 found = set(connection.execute(select(table.c.round_id).distinct()).scalars())
                 assert found <= newest | {made[-KEEP - 1][0]}, table.name
@@ -87,8 +85,7 @@ def test_old_rounds_lose_their_lines_and_reports_and_the_ledger_says_what_it_sai
         assert (found["streams"]["marginals"]["rounds"], found["streams"]["marginals"]["devices"]) == (9, 4)
         assert [version for version, size in contents.items() if size] == [0, 6, 7, 8, 9]
         assert refusal(http.get("/v1/marginals/2")) == (410, "marginals_removed")
-        back = http.post("/v1/operator/marginals/2/publish", headers=HEADERS)
-        assert refusal(back) == (410, "marginals_removed")
+        assert refusal(http.post("/v1/operator/marginals/2/publish", headers=HEADERS)) == (410, "marginals_removed")
         assert http.get("/v1/operator/marginals/2", headers=HEADERS).status_code == 410
         http.post("/dashboard/sign-in", data={"token": "operator-token"})
         for page in ("", "/rounds", f"/rounds/{made[0][0]}", "/marginals?version=6", "/privacy"):

@@ -133,8 +133,7 @@ def test_only_who_is_sampled_is_offered_the_round_and_heard(http: Any, operator:
             assert answer is None or (answer.status_code, answer.json()["code"]) == (409, "not_sampled")
     for device in asked[:3]:
         assert device.send_counts(round_id, {1: 256}).status_code == 200
-    straggler = asked[3].send_counts(round_id, {1: 256})
-    assert refusal(straggler) == (409, "round_closed"), "over-selected, and not needed"
+    assert refusal(asked[3].send_counts(round_id, {1: 256})) == (409, "round_closed"), "over-selected, and not needed"
     found = operator.close(round_id)
     assert (found["releases"]["marginals"]["reports"], found["eligible"]) == (3, 8)
     assert operator.get("privacy")["streams"]["marginals"]["devices"] == 3, "unamplified: who reported is charged"
@@ -160,8 +159,7 @@ def test_an_amplified_round_charges_everyone_once_by_the_accountant(
     for _ in range(2):
         round_id = operator.open(**NOISED)
         version = operator.get("status")["model_version"]
-        asked = [device for device in fleet if _asks(http, round_id, device)]
-        for device in asked:
+        for device in [device for device in fleet if _asks(http, round_id, device)]:
             assert device.send_delta(round_id, model_version=version).status_code == 200
         found = operator.close(round_id)
         mechanism = found["releases"]["deltas"]["mechanism"]
@@ -170,14 +168,12 @@ def test_an_amplified_round_charges_everyone_once_by_the_accountant(
         assert (mechanism["name"], mechanism["trust"]) == ("gaussian", "central")
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     accountant.compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(1.0)), 2)
-    privacy = operator.get("privacy")
-    stream = privacy["streams"]["deltas"]
+    stream = operator.get("privacy")["streams"]["deltas"]
     assert stream["epsilon"] == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
     assert (stream["devices"], stream["rounds"]) == (6, 2), "asked or not"
     assert stream["sampling"].startswith("Poisson") and stream["trust_model"].startswith("central")
     assert stream["utterance_epsilon"] > stream["epsilon"]
-    newcomer = devices(1)[0]
-    assert newcomer.id not in {line["device_id"] for line in operator.get("privacy")["devices"]}
+    assert devices(1)[0].id not in {line["device_id"] for line in operator.get("privacy")["devices"]}
     own: Service = http.app.state.service
     with own.database.read() as connection:
         charges = connection.execute(select(population_charges)).all()
@@ -190,8 +186,7 @@ def test_an_amplified_round_charges_everyone_once_by_the_accountant(
 
 def test_the_amplified_mean_is_over_the_fixed_denominator(http: Any, operator: Operator, devices: Devices) -> None:
     fleet = devices(8)
-    plan = NOISED | {"noise_multiplier": 1e-3, "sampling": AMPLIFIED | {"rate": 0.75}}
-    round_id = operator.open(**plan)
+    round_id = operator.open(**NOISED | {"noise_multiplier": 1e-3, "sampling": AMPLIFIED | {"rate": 0.75}})
     asked = [device for device in fleet if _asks(http, round_id, device)]
     for device in asked:
         assert device.send_delta(round_id, value=0.05).status_code == 200

@@ -78,14 +78,12 @@ def test_one_round_is_open_at_a_time(http: Any, operator: Operator) -> None:
     round_id = operator.open()
     for path in ("rounds", f"rounds/{planned}/open"):
         assert http.post(f"/v1/operator/{path}", headers=HEADERS).json()["code"] == "round_open"
-    closed = http.post(f"/v1/operator/rounds/{planned}/close", headers=HEADERS)
-    assert closed.json()["code"] == "wrong_state"
+    assert http.post(f"/v1/operator/rounds/{planned}/close", headers=HEADERS).json()["code"] == "wrong_state"
     operator.post(f"rounds/{round_id}/abandon")
     assert operator.post(f"rounds/{planned}/open")["state"] == "open"
     assert [entry["state"] for entry in operator.get("rounds")["rounds"]] == ["abandoned", "open"]
     assert [entry["id"] for entry in operator.get("status")["rounds"]] == [planned]
-    again = http.post(f"/v1/operator/rounds/{round_id}/abandon", headers=HEADERS)
-    assert again.json()["code"] == "wrong_state"
+    assert http.post(f"/v1/operator/rounds/{round_id}/abandon", headers=HEADERS).json()["code"] == "wrong_state"
 
 
 def test_closes_by_itself_when_every_stream_has_its_goal(operator: Operator, devices: Devices) -> None:

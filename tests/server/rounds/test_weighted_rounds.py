@@ -49,8 +49,7 @@ def test_devices_weigh_by_what_they_tell(
 def test_what_a_device_tells_is_checked(
     operator: Operator, device: Party, weighting: str, header: dict[str, Any], status: int, field: str
 ) -> None:
-    round_id = operator.open(marginals=None, deltas={}, weighting=weighting)
-    answer = device.send_delta(round_id, **header)
+    answer = device.send_delta(operator.open(marginals=None, deltas={}, weighting=weighting), **header)
     assert (answer.status_code, answer.json()["field"]) == (status, field), answer.text
 
 
@@ -65,8 +64,7 @@ def test_the_server_steps_from_what_the_round_made(tmp_path: Path) -> None:
         operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(marginals=None, deltas={}, server_step={"utterances": 4}, teacher={"interval": 1})
         device.send_delta(round_id, value=0.05)
-        found = operator.close(round_id)
-        made = weights_of(http, found["model_version"])
+        made = weights_of(http, operator.close(round_id)["model_version"])
         assert made[BIAS] == pytest.approx(0.9 * (initial().weights[BIAS] + 0.05), rel=1e-5)
         assert np.array_equal(made["features.scale"], initial().weights["features.scale"])
 

@@ -235,8 +235,7 @@ def test_the_route_serves_metadata_and_nothing_where_there_are_no_keys(tmp_path:
     from server.app import create_app
 
     create(tmp_path / "keys", keys=1, threshold=1, days=1.0, root_passphrase=None, passphrase="a phrase")
-    signing = UpdateSettings(tmp_path / "keys" / "server", "a phrase")
-    with serving(tmp_path / "a", updates=signing) as http:
+    with serving(tmp_path / "a", updates=UpdateSettings(tmp_path / "keys" / "server", "a phrase")) as http:
         answer = http.get("/v1/updates/timestamp.json")
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
         assert json.loads(answer.content)["signed"]["_type"] == "timestamp"

@@ -62,8 +62,7 @@ def test_a_root_counts_when_the_old_keys_and_its_own_have_signed_it(folder: Path
     assert (first.version, first.missing, len(first.unsigned)) == (2, 2, 4)
     with pytest.raises(ConfigurationError, match="waits for signatures"):
         rotate(folder, role=None, days=20.0)
-    missing = [sign(folder, folder / f"root-{number}.pem", "offline").missing for number in (4, 1, 1, 2)]
-    assert missing == [2, 1, 1, 0]
+    assert [sign(folder, folder / f"root-{number}.pem", "offline").missing for number in (4, 1, 1, 2)] == [2, 1, 1, 0]
     assert proposed(folder) is None
     chain = read_chain(folder / "server" / "roots")
     assert [each.root.version for each in chain] == [1, 2]

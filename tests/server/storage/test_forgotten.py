@@ -165,8 +165,7 @@ def test_a_killed_server_forgets_when_it_starts_again(machine: Machine) -> None:
     """Killed right after a round was cleared, with its contents still in the log that the database writes ahead."""
     planted = Planted()
     with machine.running() as operator:
-        parties = [machine.party() for _ in range(2)]
-        round_id = planted_round(machine, parties, 1, planted)
+        round_id = planted_round(machine, [machine.party() for _ in range(2)], 1, planted)
         watch_keys(machine, planted)
         reader = opened(machine)  # somebody reads on, so that the log cannot be cut off
         with reader.read() as connection:

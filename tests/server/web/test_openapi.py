@@ -36,8 +36,7 @@ def codes(answer: dict[str, Any]) -> set[str]:
 
 
 def test_it_is_a_valid_document() -> None:
-    validate = pytest.importorskip("openapi_spec_validator").validate
-    validate(DOCUMENT)
+    pytest.importorskip("openapi_spec_validator").validate(DOCUMENT)
 
 
 def test_it_has_every_route_but_the_web_pages() -> None:
@@ -102,8 +101,7 @@ class Watch:
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[Watch]:
     create(tmp_path / "keys", keys=1, threshold=1, days=10.0, root_passphrase=None, passphrase=None)
-    updates = UpdateSettings(tmp_path / "keys" / "server")
-    with serving(tmp_path, updates=updates) as http:
+    with serving(tmp_path, updates=UpdateSettings(tmp_path / "keys" / "server")) as http:
         yield Watch(http)
 
 
@@ -203,7 +201,6 @@ def test_the_server_answers_as_the_document_says(watch: Watch) -> None:
         for member in members:
             member.step()
 
-    succeeded = {(method, path) for method, path, status in watch.seen if status < 300}
-    missing = OPERATIONS - succeeded
+    missing = OPERATIONS - {(method, path) for method, path, status in watch.seen if status < 300}
     assert missing <= {("GET", "/v1/models/{version}/from/{base}")}
     assert {status for _, _, status in watch.seen} >= {200, 201, 206, 304, 401, 403, 404, 409, 416, 422}

@@ -184,8 +184,7 @@ def test_a_device_is_where_it_is() -> None:
 def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
     """Promoted, the next round begins from the model; taken back, the series ends and what follows begins from before:
     weights, parents, optimizer state and figures are those of the line that was kept."""
-    rollout = RolloutSettings(share=0.5, seconds=1e6, patience=1e6)
-    with staged(tmp_path, rollout=rollout) as scene:
+    with staged(tmp_path, rollout=RolloutSettings(share=0.5, seconds=1e6, patience=1e6)) as scene:
         operator = scene.operator
         adam = {"kind": "adam", "learning_rate": 0.5}
         plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": adam, "rounds": 9}
@@ -214,16 +213,14 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
         assert operator.get("status")["model_version"] == one
 
         round_id = str(following())
-        second = closed(-0.04, one)
-        two = second["model_version"]
+        two = closed(-0.04, one)["model_version"]
         operator.post("rollout/roll-back")
         assert operator.get("status")["model_version"] == one
         assert following() is None
 
         round_id = str(operator.post("rounds", json={"settings": plan})["id"])
         assert operator.get(f"rounds/{round_id}")["base_model"] == one
-        third = closed(0.01, one)
-        three = third["model_version"]
+        three = closed(0.01, one)["model_version"]
         operator.post("rollout/promote")
 
         # Adam by hand, of the kept line only.

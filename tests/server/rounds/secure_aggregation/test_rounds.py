@@ -174,8 +174,7 @@ def test_the_goal_closes_a_round(server: Server) -> None:
 def test_every_message_counts_once(server: Server) -> None:
     members = server.members(3, size=3)
     for stage in ("shares", "masked", "consistency", "unmasking"):
-        task = members[0].task()
-        message = members[0].answer(task)
+        message = members[0].answer(members[0].task())
         assert message is not None
         first, again = (members[0].post(stage, message) for _ in range(2))
         assert StageReceipt.model_validate_json(first.content) == StageReceipt(stage=stage)
@@ -183,8 +182,7 @@ def test_every_message_counts_once(server: Server) -> None:
         assert members[0].task().stage == "waiting"
         for member in members[1:]:
             assert member.step() == stage
-        late = members[0].post(stage, message)
-        assert StageReceipt.model_validate_json(late.content).duplicate
+        assert StageReceipt.model_validate_json(members[0].post(stage, message).content).duplicate
     assert members[0].join().json()["duplicate"]
     other = Member(members[0].party, members[0].round_id, members[0].vector)
     assert refusal(other.join()) == (409, "message_conflict")
@@ -218,8 +216,7 @@ def test_out_of_turn(server: Server) -> None:
     assert refusal(members[0].post("consistency", own)) == (409, "other_stage")
     assert refusal(members[0].post("consistency", signature)) == (403, "other_device")
     assert refusal(members[0].post("nonsense", own))[0] == 422
-    elsewhere = own.model_copy(update={"round_id": "r9"})
-    assert refusal(members[0].post("consistency", elsewhere)) == (422, "other_round")
+    assert refusal(members[0].post("consistency", own.model_copy(update={"round_id": "r9"}))) == (422, "other_round")
     through(members, "shares")
     message = members[0].answer(members[0].task())
     assert message is not None
@@ -246,8 +243,7 @@ def test_malformed_messages_are_refused_and_the_device_may_try_again(
     message = members[0].answer(members[0].task())
     assert message is not None
     body = json.dumps(json.loads(message.model_dump_json()) | changes).encode()
-    path = f"/v1/rounds/{members[0].round_id}/aggregation/{stage}"
-    answer = members[0].party.post(path, body, members[0].round_id)
+    answer = members[0].party.post(f"/v1/rounds/{members[0].round_id}/aggregation/{stage}", body, members[0].round_id)
     assert refusal(answer) == (422, "bad_message")
     assert (answer.json()["field"] or "").startswith(field)
     assert members[0].post(stage, message).status_code == 200
@@ -268,8 +264,7 @@ def test_keys_are_checked_when_they_come(server: Server) -> None:
         answer = thief.post("keys", changed)
         assert refusal(answer) == (422, "bad_message")
         assert answer.json()["field"] == field
-    listed = own.model_copy(update={"words_digest": "e" * 64})
-    assert refusal(thief.post("keys", listed)) == (409, "other_words")
+    assert refusal(thief.post("keys", own.model_copy(update={"words_digest": "e" * 64}))) == (409, "other_words")
     assert thief.join().status_code == 200
 
 
@@ -287,8 +282,7 @@ def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -
     server = Server(tmp_path, marginals_cap=12.0)
     members = server.members(2)
     server.operator.close(members[0].round_id)
-    groups = {"size": 2, "stage_seconds": 600}
-    second = server.operator.open(marginals=PLAN, minimum=2, groups=groups)
+    second = server.operator.open(marginals=PLAN, minimum=2, groups={"size": 2, "stage_seconds": 600})
     again = [Member(member.party, second, member.vector) for member in members]
     assert refusal(again[0].join()) == (409, "busy"), "its charge in the first round is not known yet"
     through(members, "unmasking")
@@ -351,8 +345,7 @@ def test_the_server_never_holds_a_vector(server: Server) -> None:
     server.operator.close(members[0].round_id)
     _search(server, members)
     np.testing.assert_array_equal(server.released(members[0].round_id), added(members))
-    total = added(members).astype("<i8").tobytes()[:64]
-    assert total in kept(server.folder), "what is kept is found"
+    assert added(members).astype("<i8").tobytes()[:64] in kept(server.folder), "what is kept is found"
 
 
 def _search(server: Server, members: list[Member]) -> None:

@@ -126,8 +126,7 @@ def drawn_drops(rng: np.random.Generator, count: int) -> dict[str, Stage]:
     left, drops = names(count), dict[str, Stage]()
     for stage in ANSWERED:
         rate = rng.uniform(0, MOST_DROPPED) * (rng.random() < 0.5)
-        gone = rng.choice(left, size=round(rate * len(left)), replace=False).tolist()
-        drops |= dict.fromkeys(gone, stage)
+        drops |= dict.fromkeys(rng.choice(left, size=round(rate * len(left)), replace=False).tolist(), stage)
         left = [name for name in left if name not in drops]
     return drops
 
@@ -156,8 +155,7 @@ def check_round(seed: int, count: int, words: int) -> str:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 12])
 def test_rounds_are_exact_or_abandoned(count: int) -> None:
-    ends = Counter(check_round(seed, count, 20) for seed in range(4))
-    assert ends.total() == 4
+    assert Counter(check_round(seed, count, 20) for seed in range(4)).total() == 4
 
 
 @pytest.mark.slow

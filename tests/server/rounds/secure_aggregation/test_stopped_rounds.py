@@ -45,8 +45,7 @@ def test_the_id_of_one_devices_report_is_free_for_every_other(fleet: Fleet) -> N
     assert first.send_words(round_id, "zebra", report_id="same").status_code == 200
     assert second.send_counts(round_id, {1: 1}, report_id="same").status_code == 200
     assert third.send_delta(round_id, array, report_id="same").status_code == 200
-    found = fleet.operator.close(round_id)
-    assert found["reports"] == {"marginals": 1, "deltas": 1, "words": 1}
+    assert fleet.operator.close(round_id)["reports"] == {"marginals": 1, "deltas": 1, "words": 1}
 
 
 def test_a_group_that_keeps_failing_ends_abandoned_and_holds_no_other_up(fleet: Fleet) -> None:

@@ -45,8 +45,7 @@ def browser() -> Iterator[Any]:
     found = chromium()
     if found is None:
         pytest.skip("no Chromium here; install one, or name it in IDIOLECT_CHROMIUM")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
 
 
