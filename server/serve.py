@@ -49,9 +49,8 @@ def run(
 
     _allow_descriptors()
     with _listening(host, port, ready_file, inherited) as (listener, url):
-        app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
-            app,
+            create_app(settings, initial, evaluate, rehearse),
             http=deadline_protocol(settings.limits, settings.trusted_proxies),
             log_config=None,
             log_level="warning",

@@ -112,8 +112,7 @@ def test_whole_orders_against_dp_accounting(cohort: int, z: float, order: int, r
 def test_sixty_eight_of_seventy_four_rows_are_as_printed_and_the_others_are_named() -> None:
     rows = published_rows()
     assert Counter(row.table for row in rows) == {2: 19, 16: 41, 17: 14}
-    misprints = [(row.table, verdict.misprint) for row in rows if (verdict := judge(row)).misprint]
-    assert misprints == [
+    assert [(row.table, verdict.misprint) for row in rows if (verdict := judge(row)).misprint] == [
         (2, "epsilon: printed 1.3, but order 4 gives 13"),
         (2, "order: printed 3, but epsilon 7.2 is that of order 4"),
         (16, "epsilon: printed 1.3, but order 4 gives 13"),

@@ -116,9 +116,8 @@ def test_the_database_itself_keeps_what_it_must(database: Database, change: str,
 
 
 def test_a_transaction_is_whole_or_not_at_all(database: Database) -> None:
-    insert = "INSERT INTO publications (kind, version, at, note) VALUES ('model', '1', 0, '')"
     with pytest.raises(ZeroDivisionError), database.write() as connection:
-        connection.exec_driver_sql(insert)
+        connection.exec_driver_sql("INSERT INTO publications (kind, version, at, note) VALUES ('model', '1', 0, '')")
         raise ZeroDivisionError
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 0
