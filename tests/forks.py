@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.server.databases import template
 
@@ -76,6 +76,54 @@ def await_ready(process: Forked, folder: Path, seconds: float = 300.0) -> dict[s
         assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
     return dict(json.loads(ready.read_text()))
+
+
+class ServerProcess:
+    """Owns a process that runs ``program`` (``module:function``) with the folder and further words, and is killed and
+    started again, as by a supervisor; ``url`` changes then. What it prints is in ``folder``'s ``server.log``."""
+
+    def __init__(self, folder: Path, program: str, *words: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.log, self.url = folder, folder / "server.log", ""
+        self._words = (program, str(folder), *words)
+        self.running: Forked | None = None
+
+    def spawn(self) -> Forked:
+        """Start, and do not wait."""
+        (self.folder / "ready.json").unlink(missing_ok=True)
+        self.running = Forked(*self._words, out=self.log)
+        return self.running
+
+    def start(self, attempts: int = 5) -> None:
+        """Start and wait until it serves. A database server may take a moment to see that the one before is gone."""
+        for attempt in range(1, attempts + 1):
+            try:
+                self.url = str(await_ready(self.spawn(), self.folder)["url"])
+                return
+            except AssertionError:
+                if attempt == attempts:
+                    raise
+                time.sleep(0.2)
+
+    def kill(self) -> None:
+        assert self.stop(signal.SIGKILL) == -signal.SIGKILL
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.running is not None
+        self.running.send(number)
+        return self.running.wait()
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self.running is not None:
+            self.running.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 def idiolect(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import threading
 import time
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from tests.forks import Forked, await_ready
+from tests.forks import ServerProcess
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -36,26 +35,12 @@ def serve(folder: str, bundle: str, port: str, database: str) -> None:
     run(own, initial_from_bundle(Path(bundle)), host="127.0.0.1", port=int(port), ready_file=ready)
 
 
-class LiveServer:
-    """Owns a server process over ``folder``, which holds its database, its blobs and its log, at level DEBUG. port: 0
-    is any; database: the URL of one that lies elsewhere."""
+class LiveServer(ServerProcess):
+    """A server over a bundle; its log is at level DEBUG. port: 0 is any; database: the URL of one that lies
+    elsewhere."""
 
     def __init__(self, folder: Path, bundle: Path, port: int = 0, database: str = "") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ready.json").unlink(missing_ok=True)
-        words = (str(folder), str(bundle), str(port), database)
-        self._process = Forked(f"{__name__}:serve", *words, out=folder / "server.log")
-        self.folder, self.url = folder, str(await_ready(self._process, folder)["url"])
-
-    def stop(self) -> None:
-        self._process.send(signal.SIGTERM)
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        super().__init__(folder, f"{__name__}:serve", str(bundle), str(port), database)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 A line holds the mechanism and its parameters; it is written with what makes a release computable: the report itself, or
 under secure aggregation the beginning of unmasking, whether or not a sum is taken then. Every accepted report is
 charged in full; a round with amplified accounting charges everyone who was eligible instead, when it opens
-(:mod:`server.privacy.population`). Lines of one device compose over rounds (:mod:`server.privacy.composition`), so the
+(:func:`charge_population`). Lines of one device compose over rounds (:mod:`server.privacy.composition`), so the
 figures bound what all releases together tell about one user, and about one utterance. A contribution without noise, or
 without a bound, makes the stream's epsilon infinite from then on.
 
@@ -15,17 +15,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, text
 
 from server.devices.enrolment import eligible_at
 from server.plans.round import STREAMS
-from server.privacy import population
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.privacy.composition import Spent, compose, exchange, quick_bound
 from server.problems import Refusal
-from server.storage.schema import charged_rounds, devices, ledger, ledger_totals
+from server.storage.schema import charged_rounds, devices, ledger, ledger_totals, population_charges
 
 ADJACENCY = {
     "marginals": "user: all that one device reports added or removed, composed over its rounds",
@@ -133,7 +133,7 @@ def spent(connection: Connection, device_id: str, stream: str) -> Spent:
     own = Counter(
         {_charge(row): row.times for row in connection.execute(_SPENT, {"charged": device_id, "asked": stream})}
     )
-    return Spent(own + population.spent_as_population(connection, device_id, stream))
+    return Spent(own + spent_as_population(connection, device_id, stream))
 
 
 _TOTALS = ledger_totals.c
@@ -146,7 +146,7 @@ def check_population(connection: Connection, stream: str, charge: Charge, cap: f
     if math.isinf(cap):
         return
     query = select(_TOTALS.device_id).join(devices).where(_TOTALS.stream == stream, *eligible_at(now))
-    candidates = {*connection.execute(query.distinct()).scalars(), population.first_enrolled(connection, now)} - {None}
+    candidates = {*connection.execute(query.distinct()).scalars(), first_enrolled(connection, now)} - {None}
     totals = _by_device(connection, stream)
     for total in dearest(totals.get((str(device_id), stream), Spent()) for device_id in candidates):
         if not _fits(total.plus(charge), cap, delta):
@@ -192,8 +192,8 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
     trusts = {(stream, charge.trust) for (_, stream), total in totals.items() for charge in total.charges}
     query = select(charged_rounds.c.stream, func.count().label("n")).group_by(charged_rounds.c.stream)
     rounds = Counter({row.stream: row.n for row in connection.execute(query)})
-    amplified = population.charged_rounds(connection)
-    sampled = population.charged_rounds(connection, sampled=True)
+    amplified = count_population_rounds(connection)
+    sampled = count_population_rounds(connection, sampled=True)
     streams: dict[str, dict[str, Any]] = {}
     for stream in STREAMS:
         own = [total for (_, name), total in totals.items() if name == stream]
@@ -243,7 +243,7 @@ def _by_device(connection: Connection, stream: str | None = None) -> dict[tuple[
         found[row.device_id, row.stream][_charge(row)] = row.times
     totals = {key: Spent(charges) for key, charges in found.items()}
     shared: dict[int, Spent] = {}
-    for key, charges in population.by_device(connection).items():
+    for key, charges in population_by_device(connection).items():
         if key in found:
             totals[key] = Spent(found[key] + charges)
         else:  # as many others have it: one object for all of them
@@ -251,5 +251,85 @@ def _by_device(connection: Connection, stream: str | None = None) -> dict[tuple[
     return totals
 
 
-def _charge(row: Row[Any]) -> Charge:
-    return Charge(**{name: getattr(row, name) for name in LEDGER_FIELDS})
+def _charge(row: Any, names: Sequence[str] = LEDGER_FIELDS) -> Charge:
+    return Charge(**{name: getattr(row, name) for name in names})
+
+
+_PARAMETERS = (*LEDGER_FIELDS, "sampling")
+
+
+def charge_population(
+    connection: Connection,
+    *,
+    round_id: str,
+    stream: str,
+    charge: Charge,
+    eligible: int,
+    eligible_at: float,
+    now: float,
+    draw: int = 1,
+    until: float | None = None,
+) -> None:
+    """Append one line, in the caller's transaction, for everyone who was eligible when an amplified round opened.
+
+    Who was asked must stay unknown for the amplification to hold, so nobody is charged for having been asked: the whole
+    population is, whether its devices report or not and whatever becomes of the round. Who that is follows from when
+    devices were enrolled and revoked, so a million devices take one line. The ``eligible`` devices that there were at
+    ``eligible_at``, when the round opened, are charged. draw: 1 then, one more for every other draw of the round's
+    noise. until: devices that enrol later, up to then, are charged, too."""
+    values = {name: value for name, value in asdict(charge).items() if name in _PARAMETERS}
+    row = values | {"round_id": round_id, "stream": stream, "eligible": eligible, "draw": draw}
+    connection.execute(insert(population_charges).values(**row, eligible_at=eligible_at, until=until, charged_at=now))
+
+
+def spent_as_population(connection: Connection, device_id: str, stream: str) -> Counter[Charge]:
+    """Charges of the rounds that a device was eligible for, and how often each was made."""
+    charges = population_charges.c
+    columns = [charges[name] for name in _PARAMETERS]
+    query = (
+        select(*columns, func.count().label("times"))
+        .select_from(population_charges.join(devices, and_(*eligible_at(charges.eligible_at, charges.until))))
+        .where(devices.c.id == device_id, charges.stream == stream)
+        .group_by(*columns)
+    )
+    return Counter({_charge(row, _PARAMETERS): row.times for row in connection.execute(query)})
+
+
+def population_by_device(connection: Connection) -> dict[tuple[str, str], Counter[Charge]]:
+    """(device, stream) -> what it was charged as one of the population; empty without amplified rounds."""
+    found: dict[tuple[str, str], Counter[Charge]] = {}
+    rounds = connection.execute(select(population_charges).order_by(population_charges.c.id)).all()
+    if not rounds:
+        return found
+    histories: dict[tuple[int, ...], defaultdict[str, Counter[Charge]]] = {}
+    for device in connection.execute(select(devices.c.id, devices.c.enrolled_at, devices.c.revoked_at)):
+        own = tuple(
+            index
+            for index, row in enumerate(rounds)
+            if device.enrolled_at <= (row.eligible_at if row.until is None else row.until)
+            and (device.revoked_at is None or device.revoked_at >= row.eligible_at)
+        )
+        if own not in histories:  # a million devices share few of them
+            histories[own] = defaultdict(Counter)
+            for row in (rounds[index] for index in own):
+                histories[own][row.stream][_charge(row, _PARAMETERS)] += 1
+        for stream, charges in histories[own].items():
+            found[device.id, stream] = charges
+    return found
+
+
+def first_enrolled(connection: Connection, now: float) -> str | None:
+    """The eligible device that has been there longest: whatever others were charged as population, it was, too."""
+    query = select(devices.c.id).where(*eligible_at(now)).order_by(devices.c.enrolled_at, devices.c.id).limit(1)
+    found: str | None = connection.execute(query).scalar()
+    return found
+
+
+def count_population_rounds(connection: Connection, *, sampled: bool = False) -> Counter[str]:
+    """Stream -> how many rounds charged the population for it. sampled: only those that asked a sample of it; others
+    stand for what a restored server does not know."""
+    rounds = func.count(population_charges.c.round_id.distinct()).label("n")
+    query = select(population_charges.c.stream, rounds).group_by(population_charges.c.stream)
+    if sampled:
+        query = query.where(population_charges.c.until.is_(None))
+    return Counter({row.stream: row.n for row in connection.execute(query)})

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from server.plans.round import NEXT, RoundState
+from server.plans.round import UNDERWAY
 from server.problems import Refusal
 from server.registry.models import blob_name, current_version, list_models
 from server.storage.blobs import BlobStore
@@ -22,8 +22,7 @@ def superfluous(connection: Connection, keep: int) -> list[str]:
     Needed are the ``keep`` newest models, the current one, those of a running rollout, those that rounds under way
     begin from or have made, what they began as, and the teachers of all of these."""
     models = {str(row.version): row for row in list_models(connection)}
-    ended = [state for state in RoundState if not NEXT[state]]
-    underway = select(rounds.c.base_model, rounds.c.model_version).where(rounds.c.state.not_in(ended))
+    underway = select(rounds.c.base_model, rounds.c.model_version).where(rounds.c.state.in_(UNDERWAY))
     tried = select(rollouts.c.version, rollouts.c.base).where(rollouts.c.state == "running")
     teachers = {row.teacher for row in models.values()}
     wanted = {*[version for version in models if version not in teachers][:keep], current_version(connection, "model")}

@@ -21,7 +21,7 @@ from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate, Evaluation, compare
 from server.rounds.release_keys import ReleaseKey, accepted_reports, digest_of, draws_noise, forget_keys, obtain_key
 from server.rounds.releases import Lineage, Release, release_deltas, release_marginals, release_words, store_release
-from server.rounds.rollout.store import begin
+from server.rounds.rollout.conduct import begin
 from server.rounds.secure_aggregation.progress import abandon_groups, settle
 from server.rounds.secure_aggregation.store import clear, sum_groups
 from server.rounds.server_step import Rehearse

@@ -10,8 +10,7 @@ from sqlalchemy import Connection
 
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
-from server.privacy.ledger import check_population, within
-from server.privacy.population import charge_population
+from server.privacy.ledger import charge_population, check_population, within
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from server.registry.models import current_version, find_model
 from server.rounds.caps import Caps
 from server.rounds.pacing import Demand, Fleet, demand_of, note_seen, window
 from server.rounds.reports import reported_streams
-from server.rounds.rollout.store import model_for
+from server.rounds.rollout.conduct import model_for
 from server.rounds.sampling import is_sampled
-from server.rounds.secure_aggregation.exclusions import excluded_until
 from server.rounds.secure_aggregation.store import find_message
+from server.rounds.secure_aggregation.unmasking import excluded_until
 from server.rounds.store import read_settings, rounds_in
 from server.settings import ServerSettings
 from server.storage.database import Database

@@ -23,7 +23,7 @@ from server.devices.enrolment import eligible_at
 from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose
-from server.privacy.population import charge_population
+from server.privacy.ledger import charge_population
 from server.registry import marginals as marginal_registry
 from server.registry.models import current_version, publish
 from server.rounds.secure_aggregation.progress import abandon_groups

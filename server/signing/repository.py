@@ -6,19 +6,108 @@ import logging
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from securesystemslib.signer import CryptoSigner
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, func, insert, select
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
 
 from device_sdk.errors import ConfigurationError
+from device_sdk.wire.rollout import millionths
+from server.registry.marginals import find_marginals
+from server.registry.models import current_version, find_model, list_models
+from server.rounds.rollout.conduct import read_settings, running
 from server.settings import UpdateSettings
-from server.signing import store
 from server.signing.roots import ONLINE, Online, Signed, public_key, read_chain, read_key
 from server.storage.database import Database
+from server.storage.schema import publications, update_metadata
+
+LISTED = 1000
+"""Older published models than so many are named no more: no device is sent back that far."""
+KEPT = 8
+"""Versions of a role that stay, for devices that have seen the timestamp before the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One file that devices may install. path: its target's name; custom: what the signature says of it besides."""
+
+    path: str
+    length: int
+    sha256: str
+    custom: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """role, version, body: the metadata. key_id: who signed it. publication: the newest that it knows of."""
+
+    role: str
+    version: int
+    body: bytes
+    key_id: str
+    expires_at: float
+    publication: int
+
+
+def newest(connection: Connection, role: Online) -> Row | None:
+    table = update_metadata
+    query = select(table).where(table.c.role == role).order_by(table.c.version.desc())
+    row = connection.execute(query.limit(1)).first()
+    return None if row is None else Row(*row)
+
+
+def find(connection: Connection, role: str, version: int) -> bytes | None:
+    query = select(update_metadata.c.body).where(update_metadata.c.role == role, update_metadata.c.version == version)
+    found: bytes | None = connection.execute(query).scalar()
+    return found
+
+
+def keep(connection: Connection, row: Row) -> None:
+    """Adds a version and drops those that no device can ask for any more."""
+    table = update_metadata
+    connection.execute(insert(table).values(asdict(row)))
+    of_role = table.c.role == row.role
+    oldest = connection.execute(
+        select(table.c.version).where(of_role).order_by(table.c.version.desc()).limit(1).offset(KEPT)
+    ).scalar()
+    if oldest is not None:
+        connection.execute(delete(table).where(of_role, table.c.version <= oldest))
+
+
+def last_publication(connection: Connection) -> int:
+    return int(connection.execute(select(func.coalesce(func.max(publications.c.id), 0))).scalar_one())
+
+
+def published_files(connection: Connection) -> list[Published]:
+    """Every published model with its teacher, and the marginals; which of them is current is part of what is signed, so
+    that nobody can send a device back to a version that was good once. So is the share of the devices that gets another
+    model first: a device knows by itself whether it belongs to it (:mod:`device_sdk.wire.rollout`)."""
+    current = find_model(connection, current_version(connection, "model"))
+    latest = func.max(publications.c.id)
+    of_models = select(publications.c.version).where(publications.c.kind == "model")
+    newest_first = of_models.group_by(publications.c.version).order_by(latest.desc())
+    recent = connection.execute(newest_first.limit(LISTED)).scalars()
+    models = {str(row.version): row for row in list_models(connection)}
+    wanted = {version: models[version] for version in recent if version in models}
+    tried = running(connection)
+    if tried is not None:
+        wanted[tried.version] = models[tried.version]
+    wanted |= {row.teacher: models[row.teacher] for row in list(wanted.values()) if row.teacher is not None}
+    files = []
+    for version, row in sorted(wanted.items()):
+        custom = {"current": True, "teacher": row.teacher} if version == current.version else {}
+        if tried is not None and version == tried.version and tried.base == current.version:
+            custom = {"rollout": millionths(read_settings(tried).share), "teacher": row.teacher}
+        files.append(Published(f"models/{version}.safetensors", row.size, row.sha256, custom))
+    marginals = find_marginals(connection, int(current_version(connection, "marginals")))
+    described = {"current": True, "words_digest": marginals.words_digest}
+    length = len(marginals.probabilities)
+    files.append(Published(f"marginals/{marginals.version}.float64", length, marginals.sha256, described))
+    return files
+
 
 log = logging.getLogger("idiolect.server")
 
@@ -62,7 +151,7 @@ class Repository:
         if name == "timestamp.json":
             self.renew()
             with self._database.read() as connection:
-                row = store.newest(connection, "timestamp")
+                row = newest(connection, "timestamp")
             return None if row is None else row.body
         found = _VERSIONED.fullmatch(name)
         if found is None:
@@ -72,14 +161,14 @@ class Repository:
             roots = self._newest().roots  # before the timestamp that its keys sign is asked for
             return roots[version - 1].content if version <= len(roots) else None
         with self._database.read() as connection:
-            return store.find(connection, role, version)
+            return find(connection, role, version)
 
     def _due(self, connection: Connection, trust: Trust, now: float) -> frozenset[Online]:
         """Roles that need a new version: of a publication not yet named, another key, or half a lifetime gone by."""
         due: set[Online] = set()
-        latest = store.last_publication(connection)
+        latest = last_publication(connection)
         for role in ONLINE:  # each is named by the next: a new one makes that due too
-            row = store.newest(connection, role)
+            row = newest(connection, role)
             if (
                 due
                 or row is None
@@ -91,10 +180,10 @@ class Repository:
         return frozenset(due)
 
     def _sign(self, connection: Connection, trust: Trust, due: frozenset[Online], now: float) -> None:
-        latest = store.last_publication(connection)
-        named: store.Row | None = None
+        latest = last_publication(connection)
+        named: Row | None = None
         for role in ONLINE:
-            row = store.newest(connection, role)
+            row = newest(connection, role)
             if role in due:
                 version = max(int(now), 1 if row is None else row.version + 1)
                 expires = now + getattr(self._settings, role)
@@ -102,8 +191,8 @@ class Repository:
                 metadata: Metadata[Any] = Metadata(content)
                 signer = trust.signers[role]
                 metadata.sign(signer)
-                row = store.Row(role, version, metadata.to_bytes(), public_key(signer).keyid, expires, latest)
-                store.keep(connection, row)
+                row = Row(role, version, metadata.to_bytes(), public_key(signer).keyid, expires, latest)
+                keep(connection, row)
             named = row
 
     def _newest(self) -> Trust:
@@ -143,7 +232,7 @@ def _load(settings: UpdateSettings) -> Trust:
 
 
 def _content(
-    connection: Connection, role: Online, named: store.Row | None, version: int, expires: datetime
+    connection: Connection, role: Online, named: Row | None, version: int, expires: datetime
 ) -> Targets | Snapshot | Timestamp:
     """What a role says. named: the metadata that it names, of the role before; None for targets."""
     if named is None:
@@ -151,7 +240,7 @@ def _content(
             file.path: TargetFile(
                 file.length, {"sha256": file.sha256}, file.path, {"custom": file.custom} if file.custom else None
             )
-            for file in store.published_files(connection)
+            for file in published_files(connection)
         }
         return Targets(version=version, expires=expires, targets=targets)
     meta = MetaFile.from_data(named.version, named.body, ["sha256"])

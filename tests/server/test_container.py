@@ -38,6 +38,14 @@ def test_its_state_lies_in_a_volume_that_its_user_may_write() -> None:
     assert names.index("RUN") < names.index("VOLUME"), "what is made after a volume is declared is not in it"
 
 
+def test_it_serves_the_documented_port() -> None:
+    port = str(inspect.signature(serve.command).parameters["port"].default)
+    assert only("EXPOSE") == port and f"127.0.0.1:{port}/" in only("HEALTHCHECK")
+    command = json.loads(only("CMD"))
+    assert "--port" not in command or command[command.index("--port") + 1] == port
+    assert all(f":{port}" in (ROOT / "server/deployment" / name).read_text() for name in ("README.md", "Caddyfile"))
+
+
 def test_its_proxy_is_believed() -> None:
     """A proxy reaches a container from the container network's own addresses."""
     environment = dict(

@@ -38,9 +38,9 @@ from server.rounds.caps import Caps
 from server.rounds.reports import check_affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
 from server.rounds.secure_aggregation import store
-from server.rounds.secure_aggregation.exclusions import excluded_until
 from server.rounds.secure_aggregation.progress import count, form_groups, move_on
 from server.rounds.secure_aggregation.store import Group, StoredGroup, answered_by, is_finished
+from server.rounds.secure_aggregation.unmasking import excluded_until
 from server.rounds.store import find_round, read_settings
 
 MESSAGES: Mapping[Stage, type[Message]] = {

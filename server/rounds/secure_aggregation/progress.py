@@ -22,9 +22,8 @@ from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds.reports import id_in_group
 from server.rounds.secure_aggregation import store
-from server.rounds.secure_aggregation.exclusions import Exclusion, exclude, excluded_by
 from server.rounds.secure_aggregation.store import Group, StoredGroup, is_finished, next_stage
-from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
+from server.rounds.secure_aggregation.unmasking import Exclusion, exclude, excluded_by, recover_secrets, sum_of
 from server.rounds.store import find_round, read_settings
 from server.storage.database import Database
 from server.storage.schema import reports, rounds

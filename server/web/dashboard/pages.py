@@ -13,19 +13,18 @@ from sqlalchemy import Connection, func, select
 
 from device_sdk.wire.messages import FIXED_POINT
 from server.devices.enrolment import count_devices
-from server.plans.round import STREAMS, RoundState
+from server.plans.round import STREAMS, UNDERWAY, RoundState
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.models import current_version
 from server.registry.retention import check_marginals_present
-from server.rounds.rollout import store as rollouts
+from server.rounds.rollout import conduct
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
 RECENT = 40
-UNDERWAY = frozenset({"planned", "open", "closing", "aggregated", "evaluated"})
 _TOLD_ELSEWHERE = ("round.close", "round.abandon", "model.push", "marginals.push")
 Page = dict[str, Any]
 
@@ -86,7 +85,7 @@ def models(server: Service) -> Page:
         teacher = model_registry.find_model(connection, current).teacher
         lineage = _lineage(connection)
         now = server.settings.clock()
-        tried = [rollouts.view(connection, row, now) for row in rollouts.list_rollouts(connection, 20)]
+        tried = [conduct.view(connection, row, now) for row in conduct.list_rollouts(connection, 20)]
     running = {entry["version"] for entry in tried if entry["state"] == "running"}
     children = {entry["parent"] for entry in lineage if entry["parent"]}
     for entry in lineage:

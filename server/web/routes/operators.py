@@ -32,7 +32,6 @@ from server.registry import models as model_registry
 from server.registry.models import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds.rollout import conduct
-from server.rounds.rollout import store as rollouts
 from server.rounds.store import list_rounds, view
 from server.web.bodies import body_reader, parse, plain, refused, service
 from server.web.operations import WEIGHTS, for_operators
@@ -212,8 +211,8 @@ def get_rollout(request: Request) -> Response:
     server = service(request)
     now = server.settings.clock()
     with server.database.read() as connection:
-        running = rollouts.running(connection)
-        found = [rollouts.view(connection, row, now) for row in rollouts.list_rollouts(connection)]
+        running = conduct.running(connection)
+        found = [conduct.view(connection, row, now) for row in conduct.list_rollouts(connection)]
     return plain({"running": None if running is None else running.version, "rollouts": found})
 
 
@@ -224,8 +223,8 @@ def post_rollout(request: Request, body: Small) -> Response:
     with acting(request, "rollout.begin", wanted.version, wanted.note) as (connection, by, now):
         check_present(server.blobs, model_registry.find_model(connection, wanted.version))
         settings = wanted.settings or server.settings.rollout or RolloutSettings()
-        rollouts.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
-        return plain(rollouts.view(connection, rollouts.require_running(connection), now), 201)
+        conduct.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
+        return plain(conduct.view(connection, conduct.require_running(connection), now), 201)
 
 
 @router.post("/rollout/promote", **for_operators(messages.Rollout, "409 no_rollout worse", "410 model_removed"))

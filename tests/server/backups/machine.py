@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from tests.server.chaos.server_process import ServerProcess
+from tests.server.chaos.server_process import BucketServer
 from tests.server.parties import Operator, Party
 
 WORDS, VALUES = 40, 64
@@ -21,7 +21,7 @@ class Machine:
     def __init__(self, folder: Path, database: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.database, self.blobs = folder, database or str(folder / "server.db"), folder / "blobs"
-        self.process = ServerProcess(folder, self.database, WORDS, VALUES)
+        self.process = BucketServer(folder, self.database, WORDS, VALUES)
         self.http = httpx.Client(timeout=60)
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 
 from device_sdk.wire.messages import FIXED_POINT, Receipt
 from server.rounds.reports import id_of_report
-from tests.server.chaos.server_process import ServerProcess
+from tests.forks import ServerProcess
 from tests.server.parties import NO_NOISE, Operator, Party, until
 
 DELTA = 0.25

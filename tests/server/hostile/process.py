@@ -7,10 +7,9 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 from urllib.parse import urlsplit
 
-from tests.forks import Forked, await_ready
+from tests.forks import ServerProcess
 
 HEAD_SECONDS, BODY_SECONDS = 1.0, 1.0
 CONNECTIONS = 250
@@ -27,40 +26,39 @@ def serve(folder: str) -> None:
     run(settings(Path(folder), limits=limits), initial(), host="127.0.0.1", port=0, ready_file=ready)
 
 
-class HostileServer:
-    """Owns the process; its log is ``folder``'s ``server.log``. program: ``module:function`` that it runs, given the
-    folder."""
+class HostileServer(ServerProcess):
+    """What the system says of it, and connections to it. program: ``module:function``, which is given the folder."""
 
     def __init__(self, folder: Path, program: str = f"{__name__}:serve") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.log = folder / "server.log"
-        self._process = Forked(program, str(folder), out=self.log)
-        self.url: str = await_ready(self._process, folder)["url"]
-        self.port = urlsplit(self.url).port or 0
+        super().__init__(folder, program)
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    @property
+    def proc(self) -> Path:
+        """The system's folder about the process."""
+        assert self.running is not None
+        return Path(f"/proc/{self.running.pid}")
 
     @property
     def memory(self) -> int:
         """Bytes that the process holds now."""
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
+        found = re.search(r"VmRSS:\s+(\d+) kB", (self.proc / "status").read_text())
         assert found is not None
         return 1024 * int(found[1])
 
     @property
     def descriptors(self) -> int:
         """Files and connections that the process holds open."""
-        return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+        return len(list((self.proc / "fd").iterdir()))
 
-    def running(self) -> bool:
-        return self._process.poll() is None
+    def runs(self) -> bool:
+        return self.running is not None and self.running.poll() is None
 
     def connect(self, timeout: float = 60.0) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
 
 
 def exchange(server: HostileServer, *parts: bytes, pause: float = 0.0) -> tuple[bytes, float]:

@@ -81,7 +81,7 @@ def test_connections_without_number_do_not_shut_out_a_good_client(server: Hostil
         answer, _ = exchange(server, begin, b"{}")
         assert status_of(answer) in {404, 422}, answer  # heard, beside all of them
         assert server.descriptors < CONNECTIONS + 100
-    assert server.running()
+    assert server.runs()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def bombard(folder: Path, count: int, part: int = 0) -> tuple[Counter[int], int]
             statuses += throw(server, sender, requests)
         grown = server.memory - before
         sender.close()
-        assert server.running()
+        assert server.runs()
         assert party.check_in().status_code == 200
     return statuses, grown
 

@@ -91,7 +91,7 @@ def test_bodies_that_do_not_come_shut_nobody_out(server: HostileServer, party: P
                 idle()
             answers += check_ins(server, party, 2)
         assert answers == [200] * 6
-    assert server.running()
+    assert server.runs()
 
 
 def test_answers_that_nobody_reads_shut_nobody_out(server: HostileServer, party: Party) -> None:

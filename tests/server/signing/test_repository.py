@@ -20,7 +20,7 @@ from server.backup import restore, save
 from server.registry.initial import register_initial
 from server.registry.models import add_model, publish, store
 from server.settings import DAY, UpdateSettings, database_url
-from server.signing import store as metadata_store
+from server.signing import repository
 from server.signing.repository import Repository
 from server.signing.roots import create, rotate, sign
 from server.storage.blobs import FolderBlobs
@@ -160,20 +160,20 @@ def test_a_crash_while_signing_leaves_the_metadata_of_before(
     before = registry.versions()
     registry.publish("second")
     written: list[str] = []
-    keep = metadata_store.keep
+    keep = repository.keep
 
-    def fail(connection: Any, row: metadata_store.Row) -> None:
+    def fail(connection: Any, row: repository.Row) -> None:
         if len(written) == survives:
             raise OSError("power is lost")
         written.append(row.role)
         keep(connection, row)
 
     with monkeypatch.context() as patched:
-        patched.setattr(metadata_store, "keep", fail)
+        patched.setattr(repository, "keep", fail)
         with pytest.raises(OSError, match="power"):
             registry.updates.renew()
     with registry.database.read() as connection:
-        newest = [metadata_store.newest(connection, role) for role in ("timestamp", "snapshot", "targets")]
+        newest = [repository.newest(connection, role) for role in ("timestamp", "snapshot", "targets")]
     assert tuple(row.version for row in newest if row is not None) == before
     assert all(new > old for new, old in zip(registry.versions(), before, strict=True))
     assert registry.read()[2].targets["models/second.safetensors"].custom["current"]

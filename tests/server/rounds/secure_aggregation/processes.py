@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from server.storage.database import Database
 from server.storage.schema import releases
-from tests.server.chaos.server_process import ServerProcess
+from tests.server.chaos.server_process import BucketServer
 from tests.server.parties import WORDS, Operator, Party, settings, until
 from tests.server.rounds.secure_aggregation.members import PLAN, Member, vectors
 
@@ -60,7 +60,7 @@ class Fleet(Site):
 
     def __init__(self, folder: Path, place: str) -> None:
         self.folder = folder
-        self.process = ServerProcess(folder, place, WORDS, 4)
+        self.process = BucketServer(folder, place, WORDS, 4)
         self._start()
         self.http = httpx.Client(timeout=60)
         self.database = Database(settings(folder, database=place).database_url)
