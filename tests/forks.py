@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -76,6 +77,13 @@ def await_ready(process: Forked, folder: Path, seconds: float = 300.0) -> dict[s
         assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
     return dict(json.loads(ready.read_text()))
+
+
+def is_running(number: int) -> bool:
+    """Whether there is a process of that number that has not ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    return False
 
 
 class ServerProcess:

@@ -171,13 +171,9 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 
 BAD_DELTAS: list[tuple[dict[str, Any], dict[str, Any], tuple[int, str], str]] = [
-    ({"encoder.0.W": np.zeros((6, 8), np.float32)}, {}, (422, "bad_delta"), "encoder.0.W: found shape [6, 8]"),
-    ({"encoder.0.W": np.full((8, 6), np.nan, np.float32)}, {}, (422, "bad_delta"), "encoder.0.W: holds NaN"),
     ({"joiner.output.bias": None}, {}, (422, "bad_delta"), "joiner.output.bias: missing"),
-    ({"more": np.zeros(1, np.float32)}, {}, (422, "bad_delta"), "more: not a parameter"),
     ({"joiner.output.bias": np.zeros(5)}, {}, (422, "bad_delta"), "dtype F64"),
     ({"joiner.output.bias": np.full(5, 9, np.float32)}, {}, (422, "bad_delta"), "clip before sending"),
-    ({"joiner.output.bias": np.full(5, 3e38, np.float32)}, {}, (422, "bad_delta"), "L2 norm"),
     ({}, {"model_version": "older"}, (409, "stale_model"), "older"),
     ({}, {"utterances": 1}, (422, "too_few_utterances"), "at least 2"),
     ({}, {"utterances": 0}, (422, "bad_message"), "Input should be greater than or equal to 1"),

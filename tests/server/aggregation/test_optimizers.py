@@ -57,11 +57,7 @@ def test_against_torch(settings: OptimizerSettings) -> None:
 
 
 def test_sgd_with_rate_one_moves_onto_the_mean() -> None:
-    sgd, base, delta = (
-        OptimizerSettings(),
-        {"w": np.zeros((3, 2), np.float32)},
-        {"w": np.full((3, 2), 0.25, np.float32)},
-    )
+    sgd, base, delta = OptimizerSettings(), *({"w": np.full((3, 2), value, np.float32)} for value in (0.0, 0.25))
     moved, state = apply(sgd, init(sgd, SHAPES), base, delta)
     assert np.array_equal(moved["w"], delta["w"]) and not base["w"].any() and state.step == 1
     assert update_norm(moved, base) == pytest.approx(0.25 * 6**0.5)

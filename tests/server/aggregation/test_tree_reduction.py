@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, Workers, bounded_map, leaves, merge_all
 from server.storage.blobs import FolderBlobs
 from tests.architecture.sources import ROOT
+from tests.forks import is_running
+from tests.server import parties
 from tests.server.parties import Operator, Party, serving, settings, until
 
 SHAPES = {"encoder.0.W": (3, 41), "joiner.output.bias": (BLOCK + 5,)}
@@ -147,8 +149,9 @@ def published(folder: Path, **changes: Any) -> bytes:
         operator, rng = Operator(client), np.random.default_rng(1)
         round_id = operator.open(marginals=None, deltas={}, weighting="utterances")
         for number in range(LEAF + 3):
-            shapes = {"encoder.0.W": (8, 6), "joiner.output.bias": (5,)}
-            arrays = {name: rng.normal(scale=0.02, size=shape).astype(np.float32) for name, shape in shapes.items()}
+            arrays = {
+                name: rng.normal(scale=0.02, size=shape).astype(np.float32) for name, shape in parties.SHAPES.items()
+            }
             named = {"report_id": f"report-{number:03d}", "utterances": 1 + number % 4}
             sent = Party(client).enrol().send_delta(round_id, arrays, **named)
             assert sent.status_code == 200, sent.text
@@ -176,12 +179,6 @@ def test_no_worker_outlives_a_killed_server() -> None:
         assert workers
         parent.kill()
         assert until(lambda: not any(map(is_running, workers)))
-
-
-def is_running(number: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    return False
 
 
 MEMORY = """

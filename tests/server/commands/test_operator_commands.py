@@ -79,11 +79,8 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
     [
         (
             "[marginals]\nmax_words = 7",
-            {
-                "marginals": "epsilon 1, discrete_laplace noise of the server, at most 7 words a device",
-                "minimum": "1 report a stream",
-                "goal": "none: it closes at its deadline, or by `rounds close`",
-            },
+            {"marginals": "epsilon 1, discrete_laplace noise of the server, at most 7 words a device"}
+            | {"minimum": "1 report a stream", "goal": "none: it closes at its deadline, or by `rounds close`"},
         ),
         (
             (EXAMPLES / "unseen_counts.toml").read_text(),
@@ -95,11 +92,8 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
         ),
         (
             "goal = 4\nminimum = 2\nrounds = 3\nnoise_multiplier = 1.5\nweighting = 'uniform'\n[deltas]",
-            {
-                "deltas": "difference, clipped to 1, noise of 1.5 clip norms of the server",
-                "minimum": "2 reports a stream",
-                "rounds": "3, one after another",
-            },
+            {"deltas": "difference, clipped to 1, noise of 1.5 clip norms of the server"}
+            | {"minimum": "2 reports a stream", "rounds": "3, one after another"},
         ),
         ("[deltas]", {"deltas": "difference, clipped to 1, no noise: epsilon is infinite"}),
         ("[words]\nmax_words = 2", {"words": "epsilon 1, delta 1e-08, at most 2 words a device"}),
@@ -139,7 +133,7 @@ def test_a_terminal_is_asked_about_deltas_without_noise(toml: Callable[[str], st
         words = ["rounds", "open", toml("[deltas]"), "--json", "--server", "http://127.0.0.1:1"]
         command, own = (
             [sys.executable, "-m", "device_sdk.cli", *words],
-            {**os.environ, "IDIOLECT_OPERATOR_TOKEN": OPERATOR},
+            os.environ | {"IDIOLECT_OPERATOR_TOKEN": OPERATOR},
         )
         done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60, env=own, check=False)
     finally:
@@ -254,11 +248,9 @@ def test_rollouts(run: Run, tmp_path: Path) -> None:
         run(models.app, "lineage", "none")
 
 
-def test_marginals(run: Run, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marginals(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "news.txt"
     text.write_text("coffee Coffee milk\n")
-    with pytest.raises(CheckInError, match="expected 40"):
-        run(marginals.app, "push", str(text), "--bundle", str(tiny_bundle.path))
     assert "Marginals 0" in run(marginals.app, "show")
     assert "background" in run(marginals.app, "list")
     assert json.loads(run(marginals.app, "show", "0", "--top", "2", "--json"))["top"][0]["word"] == "<unk>"

@@ -6,10 +6,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -17,8 +16,9 @@ import pytest
 from device_sdk.bundle import Bundle
 from server.storage.database import Database
 from server.storage.lock import Lead, Lock
+from tests.forks import is_running
 from tests.server.commands.test_secrets import linux, ran, serving
-from tests.server.parties import ENROLMENT, OPERATOR, Operator, Party
+from tests.server.parties import ENROLMENT, OPERATOR, Operator, Party, until
 from tests.server.postgres import postgres_server
 
 TOKENS = {"IDIOLECT_ENROLMENT_TOKEN": ENROLMENT, "IDIOLECT_OPERATOR_TOKEN": OPERATOR}
@@ -36,23 +36,8 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("processes") / "blobs"
 
 
-def until(found: Callable[[], Any], seconds: float = 90.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
-
-
 def program(url: str, blobs: Path, bundle: Bundle, *more: str) -> list[str]:
     return ["--bundle", str(bundle.path), "--database", url, "--blobs", str(blobs), *more]
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.slow
@@ -113,7 +98,7 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
         assert other.returncode != 0 and "another server uses it" in other.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert not any(alive(member) for member in renewed)
+        assert not any(map(is_running, renewed))
         assert not ready.exists()
 
 
@@ -126,7 +111,7 @@ def test_they_end_when_the_one_that_watches_is_killed(
     with serving(tmp_path, *program(url, blobs, tiny_bundle, "--processes", "2"), **TOKENS) as (process, started):
         members = started["processes"]
         process.kill()
-        until(lambda: not any(alive(member) for member in members), 30.0)
+        until(lambda: not any(map(is_running, members)), 30.0)
 
 
 @pytest.mark.postgres

@@ -19,14 +19,13 @@ from hypothesis.errors import Unsatisfiable
 
 from device_sdk.wire.messages import DeltaPlan
 from tests.server.hostile.poison import KINDS, honest, written
-from tests.server.parties import DIGEST, ENROLMENT, HEADERS, Party
+from tests.server.parties import DIGEST, ENROLMENT, HEADERS, SHAPES, Party
 
 MISFITS = (
     *(("Content-Encoding", "gzip"), ("Content-Type", "multipart/form-data; boundary=x"), ("X-Long", "x" * 20000)),
     *(("Expect", "100-continue"), ("Authorization", "Bearer \xff"), ("Range", "bytes=0-,5-")),
 )
 """Headers that do not fit what they come with."""
-SHAPES = {"encoder.0.W": (8, 6), "joiner.output.bias": (5,)}
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,10 @@ def _collect(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[
     """``count`` examples of a strategy, the same at every call; none where it has none."""
     found: list[Any] = []
 
+    how: Any = {"database": None, "deadline": None, "phases": [Phase.generate]}
+
     @seed(number)
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=count, suppress_health_check=list(HealthCheck), **how)
     @given(strategy)
     def collect(example: Any) -> None:
         found.append(example)

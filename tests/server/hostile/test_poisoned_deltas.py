@@ -18,9 +18,8 @@ from server.problems import Refusal
 from server.rounds.reports import UTTERANCES_LIMIT
 from server.web.bodies import parse
 from tests.server.hostile.poison import KINDS, PLANS, Report, honest
-from tests.server.parties import Operator, Party, serving
+from tests.server.parties import SHAPES, Operator, Party, serving
 
-SHAPES = {"encoder.0.W": (8, 6), "joiner.output.bias": (5,)}
 HONEST = 6
 
 

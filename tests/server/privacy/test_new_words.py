@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from device_sdk.wire.messages import WordPlan
-from server.plans.round import RoundSettings
-from server.privacy.charges import charge_for
-from server.privacy.composition import Spent, compose
 from server.privacy.new_words import devices_of, failure_chance, noise_scale, released_words, threshold
 from server.privacy.noise import KEY_BYTES, key_stream
 from tests.server.privacy.test_composition import smallest_delta
@@ -97,13 +94,6 @@ def test_words_of_one_device_pass_as_often_as_delta_allows() -> None:
     expected = failure_chance(plan, threshold(plan))
     assert passed == pytest.approx(expected, abs=5 * math.sqrt(expected / len(alone)))
     assert expected <= plan.delta
-
-
-def test_the_charge_fails_closed_when_deltas_are_spent() -> None:
-    charge = charge_for("words", RoundSettings(words=plan_of(5, 1.0, 1e-7)))
-    epsilon, delta = compose(Spent({charge: 4}), 1e-6)
-    assert 1.0 < epsilon < 4.0 and delta == 1e-6
-    assert compose(Spent({charge: 10}), 1e-6)[0] == math.inf
 
 
 def test_a_key_draws_the_same_release_again_and_another_key_another() -> None:

@@ -48,9 +48,8 @@ def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Devices
         answer = device.send_delta(round_id, value=value, kind="gradient", utterances=utterances)
         assert answer.status_code == 200, answer.text
     found = operator.close(round_id)
-    assert np.allclose(
-        bias_moved(http, found["model_version"]), -0.5 * (0.01 + 2 * 0.04) / 3, atol=1e-7
-    )  # the mean over all three utterances
+    # The mean over all three utterances.
+    assert np.allclose(bias_moved(http, found["model_version"]), -0.5 * (0.01 + 2 * 0.04) / 3, atol=1e-7)
     assert found["releases"]["deltas"]["mechanism"]["kind"] == "gradient"
 
 
