@@ -23,6 +23,7 @@ from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, che
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, unhurried
+from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.processes import shared_key
 from server.rate_limit import Buckets
@@ -32,7 +33,6 @@ from server.registry.initial import InitialModel, register_initial
 from server.registry.models import current_version, find_model, load, trainable
 from server.registry.retention import is_due, remove_old
 from server.rounds.advance import abandon, advance, close_overdue, give_up, remove_orphans
-from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate
 from server.rounds.pacing import Fleet
 from server.rounds.patience import Setbacks, describe_error

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, text
 
 from server.devices.enrolment import eligible_at
-from server.plans.round import STREAMS
-from server.privacy.charges import LEDGER_FIELDS, Charge
+from server.plans.round import STREAMS, RoundSettings
+from server.privacy.charges import LEDGER_FIELDS, Charge, charge_for
 from server.privacy.composition import Spent, compose, exchange, quick_bound
 from server.problems import Refusal
 from server.storage.schema import charged_rounds, devices, ledger, ledger_totals, population_charges
@@ -333,3 +333,40 @@ def count_population_rounds(connection: Connection, *, sampled: bool = False) ->
     if sampled:
         query = query.where(population_charges.c.until.is_(None))
     return Counter({row.stream: row.n for row in connection.execute(query)})
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The largest epsilon a device may spend in each stream, at ``delta``; a stream without one has no bound."""
+
+    delta: float = 1e-6
+    streams: dict[str, float] = field(default_factory=dict)
+
+    def of(self, stream: str) -> float:
+        return self.streams.get(stream, float("inf"))
+
+    def allow(self, connection: Connection, device_id: str, stream: str, settings: RoundSettings) -> bool:
+        """Whether a device may report in a stream of a round once more. Where accounting is amplified it may: it was
+        charged when the round opened."""
+        charge = charge_for(stream, settings)
+        return settings.amplified or within(connection, device_id, stream, charge, self.of(stream), self.delta)
+
+    def charge_all(
+        self,
+        connection: Connection,
+        round_id: str,
+        streams: Iterable[str],
+        settings: RoundSettings,
+        now: float,
+        *,
+        eligible: int,
+        eligible_at: float,
+        draw: int = 1,
+    ) -> None:
+        """Charge all who may be asked for streams of an amplified round, or nobody: Refusal (409 ``privacy_cap``)."""
+        charges = {stream: charge_for(stream, settings) for stream in streams}
+        for stream, charge in charges.items():
+            check_population(connection, stream, charge, self.of(stream), self.delta, eligible_at)
+        whom: dict[str, Any] = {"round_id": round_id, "eligible": eligible, "eligible_at": eligible_at}
+        for stream, charge in charges.items():
+            charge_population(connection, stream=stream, charge=charge, now=now, draw=draw, **whom)

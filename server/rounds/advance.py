@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Row, select, update
 from device_sdk.errors import LearningError, PrivacyError
 from server.aggregation.tree_reduction import Workers
 from server.plans.round import RolloutSettings, RoundSettings, RoundState
+from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.registry.models import current_version, find_model, models_since_teacher, publish
-from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate, Evaluation, compare
 from server.rounds.release_keys import ReleaseKey, accepted_reports, digest_of, draws_noise, forget_keys, obtain_key
 from server.rounds.releases import Lineage, Release, release_deltas, release_marginals, release_words, store_release

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Row
 from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
 from server.devices.authentication import Sender, spend_nonce
 from server.plans.round import RoundSettings, RoundState
+from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.registry.models import current_version, find_model
-from server.rounds.caps import Caps
 from server.rounds.pacing import Demand, Fleet, demand_of, note_seen, window
 from server.rounds.reports import reported_streams
 from server.rounds.rollout.conduct import model_for

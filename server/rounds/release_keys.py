@@ -18,10 +18,9 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
-from server.privacy.ledger import record
+from server.privacy.ledger import Caps, record
 from server.privacy.noise import key_stream, new_key
 from server.problems import Refusal
-from server.rounds.caps import Caps
 from server.storage.database import forget, overwrite
 from server.storage.schema import release_keys, reports, rounds
 

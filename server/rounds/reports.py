@@ -19,9 +19,8 @@ from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
 from server.plans.round import STREAMS, RoundSettings, RoundState
 from server.privacy.charges import charge_for
-from server.privacy.ledger import record
+from server.privacy.ledger import Caps, record
 from server.problems import Refusal
-from server.rounds.caps import Caps
 from server.rounds.sampling import check_sampled
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.database import Database

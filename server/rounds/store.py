@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from server.plans.round import STREAMS, RoundSettings, RoundState, check
+from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.models import current_version
-from server.rounds.caps import Caps
 from server.rounds.sampling import new_sample
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, u
 from device_sdk.wire.rollout import arm_of
 from server.operators.accounts import record
 from server.plans.round import RolloutSettings
+from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.models import current_version, find_model, publish
 from server.registry.retention import check_present
-from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate, Evaluation, compare
 from server.rounds.rollout.evidence import Evidence, Watched, judge_evidence
 from server.rounds.store import find_round, follow_up

@@ -17,24 +17,14 @@ from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation import keys
 from device_sdk.secure_aggregation.masks import read_words
 from device_sdk.secure_aggregation.shares import read_share
+from device_sdk.wire import secure_aggregation as wire
 from device_sdk.wire.messages import Message
-from device_sdk.wire.secure_aggregation import (
-    AggregationTask,
-    DealtShares,
-    KeyAdvertisement,
-    MaskedInput,
-    RevealedShares,
-    Roster,
-    Stage,
-    StageReceipt,
-    SurvivorSignature,
-)
 from server.devices.authentication import Sender, spend_nonce
 from server.devices.enrolment import find_device
 from server.plans.round import RoundSettings
+from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
-from server.rounds.caps import Caps
 from server.rounds.reports import check_affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
 from server.rounds.secure_aggregation import store
@@ -43,12 +33,12 @@ from server.rounds.secure_aggregation.store import Group, StoredGroup, answered_
 from server.rounds.secure_aggregation.unmasking import excluded_until
 from server.rounds.store import find_round, read_settings
 
-MESSAGES: Mapping[Stage, type[Message]] = {
-    "keys": KeyAdvertisement,
-    "shares": DealtShares,
-    "masked": MaskedInput,
-    "consistency": SurvivorSignature,
-    "unmasking": RevealedShares,
+MESSAGES: Mapping[wire.Stage, type[Message]] = {
+    "keys": wire.KeyAdvertisement,
+    "shares": wire.DealtShares,
+    "masked": wire.MaskedInput,
+    "consistency": wire.SurvivorSignature,
+    "unmasking": wire.RevealedShares,
 }
 
 
@@ -57,14 +47,14 @@ class Envelope:
     """One message as it came. body: its exact bytes."""
 
     round_id: str
-    stage: Stage
+    stage: wire.Stage
     message: Any
     body: bytes
 
 
 def join(
     connection: Connection, sender: Sender, envelope: Envelope, *, caps: Caps, now: float
-) -> tuple[StageReceipt, bool]:
+) -> tuple[wire.StageReceipt, bool]:
     """Take a device's keys; it is in a group as soon as enough others have joined. Returns its receipt and whether that
     closed the round. Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``,
     ``not_sampled``, ``busy``, ``other_words``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422
@@ -93,7 +83,7 @@ def join(
     count(connection, row.id, 1)
     if len(store.waiting(connection, row.id)) >= settings.groups.size:
         form_groups(connection, row, settings, now)
-    return StageReceipt(stage="keys"), close_if_full(connection, row.id, settings, now)
+    return wire.StageReceipt(stage="keys"), close_if_full(connection, row.id, settings, now)
 
 
 def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: str, now: float) -> None:
@@ -106,7 +96,7 @@ def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: s
         check_open(row, settings, "marginals", now)
 
 
-def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[StageReceipt, bool]:
+def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[wire.StageReceipt, bool]:
     """Take a device's answer at the present stage of its group. Returns its receipt and whether the sum can be taken.
     Raises Refusal: 409 ``replayed``, ``message_conflict``, ``not_collected``, ``not_joined``, ``other_stage``; 404
     ``unknown_round``; 422 ``bad_message``."""
@@ -131,17 +121,17 @@ def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: f
     store.keep(connection, row.id, sender.device_id, envelope.stage, envelope.body, stored.id, now)
     if is_finished(group) and envelope.stage != "unmasking":
         move_on(connection, stored, group, settings, now)
-    return StageReceipt(stage=envelope.stage), is_finished(group) and envelope.stage == "unmasking"
+    return wire.StageReceipt(stage=envelope.stage), is_finished(group) and envelope.stage == "unmasking"
 
 
-def _repeated(connection: Connection, sender: Sender, envelope: Envelope) -> StageReceipt | None:
+def _repeated(connection: Connection, sender: Sender, envelope: Envelope) -> wire.StageReceipt | None:
     known = store.find_message(connection, envelope.round_id, sender.device_id, envelope.stage)
     if known is None:
         return None
     if known.body_sha256 != sha256(envelope.body).hexdigest():
         detail = f"this device sent another message at stage {envelope.stage} of this round"
         raise Refusal(409, "message_conflict", detail, "stage")
-    return StageReceipt(stage=envelope.stage, duplicate=True)
+    return wire.StageReceipt(stage=envelope.stage, duplicate=True)
 
 
 def _settings(row: Row[Any]) -> RoundSettings:
@@ -159,7 +149,7 @@ def _refusing() -> Iterator[None]:
         raise Refusal(422, "bad_message", str(error)[:500], str(error).partition(": ")[0][:200]) from error
 
 
-def check_advertisement(message: KeyAdvertisement, identity_key: bytes) -> None:
+def check_advertisement(message: wire.KeyAdvertisement, identity_key: bytes) -> None:
     """identity_key: the one the device enrolled with."""
     if message.identity_key != identity_key:
         raise ProtocolError("identity_key: found another than this device enrolled with")
@@ -172,10 +162,10 @@ def check_advertisement(message: KeyAdvertisement, identity_key: bytes) -> None:
         raise ProtocolError("signature: not that of identity_key over these keys and this round")
 
 
-def check_distinct(message: KeyAdvertisement, others: Iterable[bytes]) -> None:
+def check_distinct(message: wire.KeyAdvertisement, others: Iterable[bytes]) -> None:
     """others: advertisements, as they came, of devices that may be in one roster with this one."""
     for body in others:
-        other = KeyAdvertisement.model_validate_json(body)
+        other = wire.KeyAdvertisement.model_validate_json(body)
         for field in ("sharing_key", "masking_key", "seed_commitment"):
             if getattr(message, field) == getattr(other, field):
                 raise ProtocolError(f"{field}: another device of this round has the same")
@@ -183,28 +173,28 @@ def check_distinct(message: KeyAdvertisement, others: Iterable[bytes]) -> None:
 
 def check_answer(message: Any, group: Group) -> None:
     match message:
-        case DealtShares():
+        case wire.DealtShares():
             check_dealt(message, group.roster)
-        case MaskedInput():
+        case wire.MaskedInput():
             read_words(message.masked, group.roster)
-        case SurvivorSignature():
+        case wire.SurvivorSignature():
             check_signature(message, group.roster, group.survivors)
-        case RevealedShares():
+        case wire.RevealedShares():
             check_revealed(message, group.dealers, group.survivors)
 
 
-def check_dealt(message: DealtShares, roster: Roster) -> None:
+def check_dealt(message: wire.DealtShares, roster: wire.Roster) -> None:
     _check_names("sealed", message.sealed, set(roster.device_ids) - {message.device_id}, exactly=True)
 
 
-def check_signature(message: SurvivorSignature, roster: Roster, survivors: tuple[str, ...]) -> None:
+def check_signature(message: wire.SurvivorSignature, roster: wire.Roster, survivors: tuple[str, ...]) -> None:
     """A signature over other survivors is refused here, or it would keep every other device from revealing."""
     content = keys.survivor_bytes(roster.round_id, keys.roster_digest(roster), survivors)
     if not keys.signed_by(roster.member(message.device_id).identity_key, message.signature, content):
         raise ProtocolError(f"signature: not this device's over the {len(survivors)} survivors of its group")
 
 
-def check_revealed(message: RevealedShares, dealers: Set[str], survivors: tuple[str, ...]) -> None:
+def check_revealed(message: wire.RevealedShares, dealers: Set[str], survivors: tuple[str, ...]) -> None:
     _check_names("seeds", message.seeds, set(survivors))
     _check_names("mask_keys", message.mask_keys, dealers - set(survivors))
     for field, shares in (("seeds", message.seeds), ("mask_keys", message.mask_keys)):
@@ -223,28 +213,32 @@ def _check_names(field: str, found: Iterable[str], expected: Set[str], *, exactl
         raise ProtocolError(f"{field}: {min(missing)} is missing; expected one entry for each of {len(expected)}")
 
 
-def next_task(connection: Connection, device_id: str, round_id: str, retry_after_seconds: float) -> AggregationTask:
+def next_task(
+    connection: Connection, device_id: str, round_id: str, retry_after_seconds: float
+) -> wire.AggregationTask:
     """The task of a device that joined. Raises Refusal: 404 ``unknown_round``, 409 ``not_joined``."""
     row = find_round(connection, round_id)
     joined = store.find_message(connection, round_id, device_id, "keys")
     # Often enough to answer within a stage, or a device that is awake would be dropped.
-    retry = min(retry_after_seconds, read_settings(row).groups.stage_seconds / 4)
+    retry = min(retry_after, read_settings(row).groups.stage_seconds / 4)
     if joined is None:
         if row.forgotten:  # nobody knows any more whether its counts are in the sum: they are not reported again
-            return AggregationTask(stage="done", retry_after_seconds=retry)
+            return wire.AggregationTask(stage="done", retry_after_seconds=retry)
         raise Refusal(409, "not_joined", "this device has not joined this round", "device_id")
     if joined.group_id is None:
-        return AggregationTask(stage="abandoned" if joined.body is None else "waiting", retry_after_seconds=retry)
+        return wire.AggregationTask(stage="abandoned" if joined.body is None else "waiting", retry_after_seconds=retry)
     stored = store.find_group(connection, joined.group_id)
     group = stored.group
     survived = device_id in group.answered("masked")
     if stored.ended is not None:
         stage = "abandoned" if stored.ended == "abandoned" else "done" if survived else "dropped"
-        return AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
+        return wire.AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
     if group.stage is not None and device_id in group.expected - group.answered(group.stage):
-        return AggregationTask(stage=group.stage, retry_after_seconds=retry, **_needed(connection, stored, device_id))
+        return wire.AggregationTask(
+            stage=group.stage, retry_after_seconds=retry, **_needed(connection, stored, device_id)
+        )
     late = group.stage is not None and device_id not in group.expected and not survived
-    return AggregationTask(stage="dropped" if late else "waiting", retry_after_seconds=retry)
+    return wire.AggregationTask(stage="dropped" if late else "waiting", retry_after_seconds=retry)
 
 
 def _needed(connection: Connection, stored: StoredGroup, device_id: str) -> dict[str, Any]:
@@ -253,10 +247,10 @@ def _needed(connection: Connection, stored: StoredGroup, device_id: str) -> dict
         case "shares":
             return {"roster": stored.group.roster}
         case "masked":
-            dealt = store.bodies(connection, stored.id, "shares", DealtShares)
+            dealt = store.bodies(connection, stored.id, "shares", wire.DealtShares)
             return {"deliveries": {name: each.sealed[device_id] for name, each in dealt.items() if name != device_id}}
         case "consistency":
             return {"survivors": stored.group.survivors}
         case _:
-            signed = store.bodies(connection, stored.id, "consistency", SurvivorSignature)
+            signed = store.bodies(connection, stored.id, "consistency", wire.SurvivorSignature)
             return {"signatures": {name: each.signature for name, each in signed.items()}}

@@ -1,7 +1,7 @@
 """Who may call which route: one table, which the server asks before it reads a body, and a test walks.
 
 A route without a row is refused to everybody. Signatures of devices and enrolment tokens lie in what is read later;
-their routes check them first thing (:mod:`server.web.routes.senders`, :mod:`server.devices.enrolment`)."""
+their routes check them first thing (:mod:`server.web.routes.devices`, :mod:`server.devices.enrolment`)."""
 
 from __future__ import annotations
 

@@ -22,18 +22,7 @@ from scipy.stats import kstest
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from device_sdk.wire.messages import DeltaPlan
-from server.aggregation.deltas import (
-    COARSE,
-    COARSE_VARIANCE,
-    FINE_VARIANCE,
-    STEPS,
-    DeltaSum,
-    Grid,
-    in_steps,
-    in_units,
-    noise_grid,
-    noised_sum,
-)
+from server.aggregation import deltas
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, leaves, merge_all
 from server.aggregation.weights_file import parse_weights
@@ -97,7 +86,7 @@ def clipped(values: list[float], clip_norm: float) -> Delta:
     return {"encoder.0.W": flat[:6].astype(np.float32).reshape(2, 3), NAME: flat[6:].astype(np.float32)}
 
 
-def square(total: DeltaSum, other: DeltaSum, grid: Grid) -> Fraction:
+def square(total: deltas.DeltaSum, other: deltas.DeltaSum, grid: deltas.Grid) -> Fraction:
     """Of the L2 norm of the difference, in fractions."""
     steps = [int(step) for name in SHAPES for step in (total.sum[name] - other.sum[name]).flat]
     return Fraction(sum(step * step for step in steps)) * Fraction(grid.step) ** 2
@@ -120,14 +109,14 @@ def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
     others: list[list[float]], one: list[float], place: int, clip_norm: float, z: float, crowd: int
 ) -> None:
     """crowd: so many devices send the same as the first."""
-    grid = noise_grid(clip_norm, z)
+    grid = deltas.noise_grid(clip_norm, z)
     sent = [clipped(values, clip_norm) for values in others]
     stranger = clipped(one, clip_norm)
 
-    def total(deltas: list[Delta]) -> DeltaSum:
+    def total(deltas: list[Delta]) -> deltas.DeltaSum:
         found = summed(deltas, grid)
         if sent:
-            for name, steps in in_steps(sent[0], grid).items():
+            for name, steps in deltas.in_steps(sent[0], grid).items():
                 found.sum[name][...] += crowd * steps
         return found
 
@@ -140,15 +129,15 @@ def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
 def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
     values: list[float], clip_norm: float, z: float
 ) -> None:
-    grid = noise_grid(clip_norm, z)
+    grid = deltas.noise_grid(clip_norm, z)
     delta = clipped(values, clip_norm)
-    for name, found in in_steps(delta, grid).items():
+    for name, found in deltas.in_steps(delta, grid).items():
         lost = np.abs(delta[name].astype(np.float64)) - np.abs(found * grid.step)
         assert (lost >= 0).all()
         assert (lost <= grid.step + 1e-6 * np.abs(delta[name])).all()
 
 
-def summed(deltas: list[Delta], grid: Grid) -> DeltaSum:
+def summed(deltas: list[Delta], grid: deltas.Grid) -> deltas.DeltaSum:
     blobs = Memory({f"deltas/r1/{number}": save(delta) for number, delta in enumerate(deltas)})
     accepted = [Accepted(name, sha256(content).hexdigest(), 1.0) for name, content in blobs.items()]
     folded = LocalWorkers(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid))  # type: ignore[arg-type]
@@ -162,8 +151,8 @@ class Memory(dict[str, bytes]):
         return self[name]
 
 
-@pytest.mark.parametrize("grid", [Grid(2.0**-30), noise_grid(1.0, 0.5)])
-def test_any_number_of_workers_make_the_same_bits(tmp_path: Path, grid: Grid) -> None:
+@pytest.mark.parametrize("grid", [deltas.Grid(2.0**-30), deltas.noise_grid(1.0, 0.5)])
+def test_any_number_of_workers_make_the_same_bits(tmp_path: Path, grid: deltas.Grid) -> None:
     rng = np.random.default_rng(3)
     blobs, accepted, exact = FolderBlobs(tmp_path), [], np.zeros(11)
     for number in range(3 * LEAF + 7):
@@ -180,17 +169,17 @@ def test_any_number_of_workers_make_the_same_bits(tmp_path: Path, grid: Grid) ->
     for other in others:
         assert all(np.array_equal(here.sum[name], other.sum[name]) for name in SHAPES)
         assert (other.weight, other.reports) == (len(accepted), len(accepted))
-    found = np.concatenate([values.ravel() for values in in_units(here.sum, grid).values()])
+    found = np.concatenate([values.ravel() for values in deltas.in_units(here.sum, grid).values()])
     assert np.abs(found - exact).max() < len(accepted) * grid.step + 1e-4
 
 
 def test_weights_other_than_one_are_refused_with_noise() -> None:
     with pytest.raises(ValueError, match="count alike"):
-        list(leaves([Accepted("deltas/r1/1", "", 2.0)], SHAPES, DeltaPlan(), noise_grid(1.0, 1.0)))
+        list(leaves([Accepted("deltas/r1/1", "", 2.0)], SHAPES, DeltaPlan(), deltas.noise_grid(1.0, 1.0)))
 
 
 ZEROS = {"b": np.zeros(3, np.int64), "a": np.zeros((150, 40), np.int64)}
-VARIANCE = COARSE**2 * COARSE_VARIANCE + FINE_VARIANCE
+VARIANCE = deltas.COARSE**2 * deltas.COARSE_VARIANCE + deltas.FINE_VARIANCE
 
 
 def key(letter: bytes = b"k") -> RandomBytes:
@@ -198,24 +187,24 @@ def key(letter: bytes = b"k") -> RandomBytes:
 
 
 def test_the_noise_is_gaussian_of_the_deviation_stated() -> None:
-    found = noised_sum(ZEROS, 0.5, 2.0, key())
-    deviation = VARIANCE**0.5 * 2.0 * 0.5 / STEPS
+    found = deltas.noised_sum(ZEROS, 0.5, 2.0, key())
+    deviation = VARIANCE**0.5 * 2.0 * 0.5 / deltas.STEPS
     assert 1.0 < deviation < 1.000001, "z C, and a little more"
     assert found["a"].shape == (150, 40) and found["a"].dtype == np.float32
     assert kstest(found["a"].ravel() / deviation, "norm").pvalue > 1e-4
 
 
 def test_the_same_key_draws_the_same_noise_whatever_the_order_of_names() -> None:
-    one, other = noised_sum(ZEROS, 1.0, 1.0, key()), noised_sum(ZEROS, 1.0, 1.0, key(b"l"))
-    same = noised_sum(dict(reversed(ZEROS.items())), 1.0, 1.0, key())
+    one, other = deltas.noised_sum(ZEROS, 1.0, 1.0, key()), deltas.noised_sum(ZEROS, 1.0, 1.0, key(b"l"))
+    same = deltas.noised_sum(dict(reversed(ZEROS.items())), 1.0, 1.0, key())
     assert all(np.array_equal(one[name], same[name]) for name in ZEROS)
     assert not np.array_equal(one["a"], other["a"])
 
 
 def test_values_lie_on_the_grid_whatever_the_sum_was() -> None:
     """Not a bit below the grid is in it."""
-    found = noised_sum({"a": np.full(64, 3_294_199, np.int64)}, 1.0, 0.25, key())["a"].astype(np.float64)
-    steps = found / (0.25 / STEPS)
+    found = deltas.noised_sum({"a": np.full(64, 3_294_199, np.int64)}, 1.0, 0.25, key())["a"].astype(np.float64)
+    steps = found / (0.25 / deltas.STEPS)
     assert np.abs(steps - np.rint(steps)).max() <= 0.5 * 2.0**-24 * np.abs(steps).max()
 
 
@@ -223,7 +212,7 @@ def test_values_lie_on_the_grid_whatever_the_sum_was() -> None:
 @pytest.mark.parametrize("z", [1e-5, 0.3, 1.0, 10.0, 1e6])
 def test_the_ratio_of_bound_and_noise_is_what_was_asked_for(clip_norm: float, z: float) -> None:
     """In fractions: nothing here is rounded."""
-    bound = Fraction(clip_norm) / Fraction(noise_grid(clip_norm, z).step)
+    bound = Fraction(clip_norm) / Fraction(deltas.noise_grid(clip_norm, z).step)
     ratio = bound**2 / VARIANCE * Fraction(z) ** 2
     assert 1 - Fraction(1, 10**6) <= ratio <= 1, "nor is there more noise than that"
 
@@ -231,7 +220,7 @@ def test_the_ratio_of_bound_and_noise_is_what_was_asked_for(clip_norm: float, z:
 def test_the_finer_part_smooths_the_coarser() -> None:
     """Micciancio and Peikert's condition: s >= k sqrt(ln(2 + 2 / e) / pi) at e = 2^-128."""
     smoothing = math.sqrt(math.log(2 + 2.0**129) / math.pi)
-    assert math.sqrt(2 * math.pi * FINE_VARIANCE) >= math.sqrt(2) * COARSE * smoothing
+    assert math.sqrt(2 * math.pi * deltas.FINE_VARIANCE) >= math.sqrt(2) * deltas.COARSE * smoothing
 
 
 @pytest.mark.parametrize(
@@ -246,4 +235,4 @@ def test_the_finer_part_smooths_the_coarser() -> None:
 )
 def test_what_is_refused(total: dict[str, np.ndarray], clip_norm: float, z: float, message: str) -> None:
     with pytest.raises(PrivacyError, match=message):
-        noised_sum(total, clip_norm, z, key())
+        deltas.noised_sum(total, clip_norm, z, key())

@@ -24,7 +24,7 @@ from server.service import Service
 from server.settings import ServerSettings
 from server.storage.database import Database
 from server.web.routes import devices as routes
-from server.web.routes.senders import check_claimed
+from server.web.routes.devices import check_claimed
 from tests.server.chaos.server_process import buckets
 from tests.server.parties import ENROLMENT, Party, settings
 from tests.server.releases.rounds import Killed

@@ -20,10 +20,9 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
-from server.privacy.ledger import record
+from server.privacy.ledger import Caps, record
 from server.privacy.noise import KEY_BYTES, add_noise, key_stream, new_key
 from server.rounds import release_keys as keeping
-from server.rounds.caps import Caps
 from server.rounds.release_keys import obtain_key
 from server.rounds.releases import release_deltas
 from server.rounds.store import find_round, read_settings
