@@ -220,7 +220,7 @@ def next_task(
     row = find_round(connection, round_id)
     joined = store.find_message(connection, round_id, device_id, "keys")
     # Often enough to answer within a stage, or a device that is awake would be dropped.
-    retry = min(retry_after, read_settings(row).groups.stage_seconds / 4)
+    retry = min(retry_after_seconds, read_settings(row).groups.stage_seconds / 4)
     if joined is None:
         if row.forgotten:  # nobody knows any more whether its counts are in the sum: they are not reported again
             return wire.AggregationTask(stage="done", retry_after_seconds=retry)
