@@ -56,7 +56,7 @@ def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder
     pieces: of the tokenizer, by id. The encoder takes x [N, T, M] with T = chunk + 13, and the states of
     :func:`~export.networks.zipformer.state_names`; it gives encoder_out [N, S, J] and the next ones.
     """
-    folder, shape = Path(folder), network.shape
+    folder, shape = Path(folder), network.architecture.encoder
     folder.mkdir(parents=True, exist_ok=True)
     network = network.eval()
     names, frames = state_names(shape), 2 * shape.chunk
@@ -72,8 +72,8 @@ def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder
         {"x": {0: "N"}, "encoder_out": {0: "N"}, **batch},
         _metadata(network),
     )
-    context, sides = torch.zeros(1, CONTEXT, dtype=torch.int64), (torch.randn(1, network.joiner_size),) * 2
-    about = {"context_size": str(CONTEXT), "vocab_size": str(network.pieces)}
+    context, sides = torch.zeros(1, CONTEXT, dtype=torch.int64), (torch.randn(1, network.architecture.joiner_size),) * 2
+    about = {"context_size": str(CONTEXT), "vocab_size": str(network.architecture.pieces)}
     free = {0: "N"}
     _export(
         _Decoder(network),
@@ -91,7 +91,7 @@ def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder
         ["encoder_out", "decoder_out"],
         ["logit"],
         {"encoder_out": free, "decoder_out": free, "logit": free},
-        {"joiner_dim": str(network.joiner_size)},
+        {"joiner_dim": str(network.architecture.joiner_size)},
     )
     lines = [f"{piece} {index}" for index, piece in enumerate(pieces)]
     (folder / "tokens.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -100,7 +100,7 @@ def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder
 
 def _metadata(network: StatelessTransducer) -> dict[str, str]:
     """What sherpa-onnx reads from the encoder."""
-    shape = network.shape
+    shape = network.architecture.encoder
     lists = {
         "num_encoder_layers": [stack.layers for stack in shape.stacks],
         "encoder_dims": [stack.size for stack in shape.stacks],

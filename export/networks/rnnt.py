@@ -6,7 +6,7 @@ H: encoder size; P: predictor size; J: joiner size; V: pieces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -64,6 +64,12 @@ class RNNT(nn.Module):
         started = nn.functional.pad(tokens, (1, 0), value=BLANK)
         output, _ = self.predictor(self.dropout(self.embedding(started)))
         return self.joiner_predictor(self.dropout(output))
+
+    def step(self, tokens: Tensor, state: Sequence[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
+        """One token a row, [B] int64: the joiner's prediction term [B, J], and h and c, [layers, B, P]."""
+        given = None if state is None else (state[0], state[1])
+        output, moved = self.predictor(self.embedding(tokens[:, None]), given)
+        return self.joiner_predictor(output)[:, 0], list(moved)
 
     def join(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         """Log-probabilities [..., V] of broadcastable terms [..., J]."""

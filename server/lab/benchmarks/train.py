@@ -104,6 +104,7 @@ def _step(shape: dict[str, Any], device: torch.device, folder: Path) -> tuple[An
     network = new_network(recipe.architecture, recipe.dropout)
     task = RnntTask(network, sentencepiece.SentencePieceProcessor(model_proto=pieces), recipe.phases)
     trainer = Trainer(task, Same(), recipe.settings, folder, device=device)
+    assert isinstance(recipe.architecture, Architecture)
     return lambda: trainer.step([batch], time.monotonic()), recipe.architecture
 
 

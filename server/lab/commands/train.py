@@ -31,7 +31,9 @@ Seed = Annotated[int, typer.Option(help="Decides sentences, order and first weig
 @app.command()
 def rnnt(
     out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run goes on from its checkpoint.")],
-    preset: Annotated[str, typer.Option(help="tiny, small, bench or paper.")] = "small",
+    preset: Annotated[
+        str, typer.Option(help="tiny, small, bench, paper or zipformer-small, -medium, -large.")
+    ] = "small",
     minutes: Annotated[float | None, typer.Option(help="Budget of training time (default: 60).")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,
     seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,

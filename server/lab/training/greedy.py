@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.feedback.distance import edit_distance
 from export.networks.rnnt import RNNT
+from export.networks.stateless import StatelessTransducer
 from server.lab.training.data import Example, collate
 
 
 @torch.no_grad()
-def greedy(network: RNNT, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
+def greedy(network: RNNT | StatelessTransducer, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
     """Token ids of each utterance [F, M]; at most 4 tokens a frame."""
     device = network.mean.device
     batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor).to(device)
     encoded = network.encode(batch.features)
     size = encoded.shape[0]
     result: list[list[int]] = [[] for _ in range(size)]
-    output, state = network.predictor(network.embedding(torch.full((size, 1), BLANK, device=device)))
-    predicted = network.joiner_predictor(output)[:, 0]
+    predicted, state = network.step(torch.full((size,), BLANK, device=device))
     for frame in range(encoded.shape[1]):
         active = frame < batch.frames
         for _ in range(4):
@@ -36,10 +36,9 @@ def greedy(network: RNNT, features: Sequence[NDArray[np.floating]]) -> list[list
                 break
             active = torch.zeros_like(active)
             active[emitting] = True
-            chosen = (state[0][:, emitting], state[1][:, emitting])
-            output, moved = network.predictor(network.embedding(best[emitting, None]), chosen)
-            state[0][:, emitting], state[1][:, emitting] = moved
-            predicted[emitting] = network.joiner_predictor(output)[:, 0]
+            predicted[emitting], moved = network.step(best[emitting], [each[:, emitting] for each in state])
+            for each, new in zip(state, moved, strict=True):
+                each[:, emitting] = new
             for row in emitting.tolist():
                 result[row].append(int(best[row]))
     return result

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from device_sdk.errors import ConfigurationError, DataError
-from device_sdk.features.logmel import logmel
+from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar, open_corpus
 from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
@@ -55,7 +55,8 @@ def run_rnnt(
         raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
     if language is not None and data:
         raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
-    prepared = _english(texts, data) if language is None else _foreign(language, texts)
+    features = recipe.features
+    prepared = _english(texts, data, features) if language is None else _foreign(language, texts, features)
     mixture, sentences, watched, details = prepared
     out.mkdir(parents=True, exist_ok=True)
     start, pieces = None, b""
@@ -76,13 +77,13 @@ def run_rnnt(
     return train_rnnt(recipe, mixture, pieces, out, watched, details, begin=start, **how)
 
 
-def _english(texts: Sequence[Path], data: Sequence[str]) -> Prepared:
+def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettings) -> Prepared:
     """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
     simulated devices."""
     sentences = [line for path in texts for line in read_sentences(path)]
     each = max(1, _WATCHED_PER_SOURCE // 10)
-    watched = [_example(one, "made.development") for one in made_corpus("base", 10, each, seed=12).utterances]
-    watched += [_example(one, "made.devices") for one in made_corpus("devices", 10, each, seed=11).utterances]
+    watched = [_example(one, "made.development", features) for one in made_corpus("base", 10, each, seed=12).utterances]
+    watched += [_example(one, "made.devices", features) for one in made_corpus("devices", 10, each, seed=11).utterances]
     recordings: list[Recording] = []
     voices: dict[str, Any] = {}
     for given in data:
@@ -95,10 +96,11 @@ def _english(texts: Sequence[Path], data: Sequence[str]) -> Prepared:
         for role in ("development", "devices", "heldout"):
             known = [one for one in corpus.utterances if one.sure_text and one.speaker in voices[kind][role]]
             chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
-            watched += [_example(known[index], f"{kind}.{role}") for index in sorted(chosen)]
+            watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
     spoken = tuple(line for line in sentences if base[line] and len(line.split()) <= 14)
-    mixture = Mixture(spoken, tuple(recordings), recorded=0.3 if recordings else 0.0, waiting=0.2, quiet=0.04)
+    recorded = 0.3 if recordings else 0.0
+    mixture = Mixture(spoken, tuple(recordings), recorded=recorded, waiting=0.2, quiet=0.04, features=features)
     details = {
         "voices": voices,
         "data": [portable(given) for given in data],
@@ -110,7 +112,7 @@ def _english(texts: Sequence[Path], data: Sequence[str]) -> Prepared:
     return mixture, sentences, watched, details
 
 
-def _foreign(language: str, texts: Sequence[Path]) -> Prepared:
+def _foreign(language: str, texts: Sequence[Path], features: FeatureSettings) -> Prepared:
     """Espeak-ng's voices of another language than English say the given sentences."""
     if not texts:
         raise DataError(f"--language {language}: found no sentences; give some with --text, one a line")
@@ -120,8 +122,8 @@ def _foreign(language: str, texts: Sequence[Path]) -> Prepared:
     watched = [line for number, line in enumerate(sentences) if number not in kept]
     spoken = [sentences[number] for number in sorted(kept)]
     voices = language_voices(language, "base", _LANGUAGE_VOICES, seed=1)
-    mixture = Mixture(tuple(spoken), intents={}, sentences_share=1.0, recorded=0.0, voices=voices)
-    return mixture, spoken, language_examples(language, watched), {"language": language}
+    mixture = Mixture(tuple(spoken), intents={}, sentences_share=1.0, recorded=0.0, voices=voices, features=features)
+    return mixture, spoken, language_examples(language, watched, features), {"language": language}
 
 
 def language_voices(language: str, voice_set: VoiceSet, count: int, seed: int) -> tuple[Voice, ...]:
@@ -136,7 +138,9 @@ def language_voices(language: str, voice_set: VoiceSet, count: int, seed: int) -
     return voices
 
 
-def language_examples(language: str, sentences: Sequence[str]) -> list[Example]:
+def language_examples(
+    language: str, sentences: Sequence[str], features: FeatureSettings = FeatureSettings()
+) -> list[Example]:
     """Each sentence by a speaker who chooses between weights, and by one who only checks; neither is trained on."""
     examples = []
     for voice_set, source in _WATCHED.items():
@@ -145,7 +149,7 @@ def language_examples(language: str, sentences: Sequence[str]) -> list[Example]:
             generator = np.random.default_rng([11, number])
             waveform = speak(text, voices[number % len(voices)])
             waveform = apply_scene(waveform, draw_scene(generator, GENTLE), generator)
-            examples.append(Example(logmel(waveform), text, source))
+            examples.append(Example(logmel(waveform, features), text, source))
     return examples
 
 
@@ -172,5 +176,5 @@ def _pieces(recipe: Recipe, mixture: Mixture, out: Path) -> bytes:
     return train_pieces([*lines, *mixture.sentences, *(r.text for r in mixture.recordings)], recipe.architecture.pieces)
 
 
-def _example(utterance: Utterance, source: str) -> Example:
-    return Example(logmel(utterance.load()), utterance.text or "", source)
+def _example(utterance: Utterance, source: str, features: FeatureSettings) -> Example:
+    return Example(logmel(utterance.load(), features), utterance.text or "", source)

@@ -17,9 +17,10 @@ from threading import Thread
 
 import numpy as np
 import soxr
+from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError, DataError
-from device_sdk.features.logmel import logmel
+from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, coloured_noise, draw_scene, pad
 from server.lab.corpora.readers import DIGITS
@@ -70,7 +71,7 @@ class Mixture:
     narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who
     speaks them; none stands for any voice of the base set.
     waiting: share of utterances with up to 2.5 s of the room before and after the speech; quiet: share of all that hold
-    none, and no text, so that a model learns to hear nothing in silence and noise.
+    none, and no text, so that a model learns to hear nothing in silence and noise. features: what is kept of the sound.
     """
 
     sentences: tuple[str, ...] = ()
@@ -84,6 +85,7 @@ class Mixture:
     voices: tuple[Voice, ...] = ()
     waiting: float = 0.0
     quiet: float = 0.0
+    features: FeatureSettings = field(default_factory=FeatureSettings)
 
     def __post_init__(self) -> None:
         if sum(self.intents.values()) + self.sentences_share > 1.0:
@@ -129,13 +131,13 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         speaker = sorted(words)[generator.integers(len(words))]
         waveform, text = join(words[speaker], int(generator.integers(1, 9)), generator)
         waveform = augment(waveform, generator, _waiting(REAL, mixture, generator))
-        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture.narrow))
+        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture, mixture.narrow))
     rounds = -(-(real - strings) // max(1, len(phrases)))
     order = [int(index) for _ in range(rounds) for index in generator.permutation(len(phrases))]
     for position in order[: real - strings]:
         recording = phrases[position]
         waveform = augment(trim(recording.waveform, generator), generator, _waiting(REAL, mixture, generator))
-        examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
+        examples.append(_finish(waveform, recording.text, recording.source, generator, mixture, mixture.narrow / 2))
     examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]
     while len(examples) < count:
         text, voice = sentence(mixture, generator), _voice(mixture, generator)
@@ -147,7 +149,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         else:
             spoken = speak(text, voice)
         waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator))
-        examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
+        examples.append(_finish(waveform, text, "made", generator, mixture, mixture.narrow))
     return examples
 
 
@@ -156,12 +158,12 @@ def _easy(mixture: Mixture, generator: np.random.Generator) -> Example:
     single = [recording for recording in mixture.recordings if " " not in recording.text]
     if single and generator.random() < 0.2:
         recording = single[generator.integers(len(single))]
-        return Example(logmel(pad(recording.waveform, 0.05, 0.15)).astype(np.float16), recording.text, recording.source)
+        return Example(_features(pad(recording.waveform, 0.05, 0.15), mixture), recording.text, recording.source)
     words = sentence(mixture, generator).split()
     start = int(generator.integers(len(words)))
     text = " ".join(words[start : start + int(generator.integers(1, 4))])
     waveform = augment(speak(text, _voice(mixture, generator)), generator, _CLEAR)
-    return Example(logmel(waveform).astype(np.float16), text, "made")
+    return Example(_features(waveform, mixture), text, "made")
 
 
 def _waiting(scenes: Ranges, mixture: Mixture, generator: np.random.Generator) -> Ranges:
@@ -183,7 +185,7 @@ def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
         clicks[generator.integers(0, length, generator.integers(0, 4))] = generator.uniform(-8.0, 8.0)
         scene = replace(draw_scene(generator, mixture.scenes), gain_db=20 * math.log10(level), edges=(0.0, 0.0))
         waveform = apply_scene((noise + clicks).astype(np.float32), replace(scene, speed=1.0), generator)
-    return _finish(waveform, "", "made", generator, mixture.narrow)
+    return _finish(waveform, "", "made", generator, mixture, mixture.narrow)
 
 
 def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
@@ -215,7 +217,13 @@ def trim(waveform: Waveform, generator: np.random.Generator) -> Waveform:
     return waveform[start : waveform.size - end]
 
 
-def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Generator, narrow: float) -> Example:
+def _features(waveform: Waveform, mixture: Mixture) -> NDArray[np.float16]:
+    return logmel(waveform, mixture.features).astype(np.float16)
+
+
+def _finish(
+    waveform: Waveform, text: str, source: str, generator: np.random.Generator, mixture: Mixture, narrow: float
+) -> Example:
     """Through 8 kHz sometimes, quiet at the end often (the last words need time to come out), then features."""
     if generator.random() < narrow:
         waveform = soxr.resample(soxr.resample(waveform, SAMPLE_RATE, 8_000), 8_000, SAMPLE_RATE).astype(np.float32)
@@ -223,7 +231,7 @@ def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Gen
         quiet = int(generator.uniform(0.1, 0.4) * SAMPLE_RATE)
         floor = generator.choice([0.0, 1e-5, 1e-4])
         waveform = np.concatenate([waveform, (generator.standard_normal(quiet) * floor).astype(np.float32)])
-    return Example(logmel(waveform).astype(np.float16), text, source)
+    return Example(_features(waveform, mixture), text, source)
 
 
 AHEAD = 2

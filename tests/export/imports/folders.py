@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from export.networks.stateless import StatelessTransducer
-from export.networks.zipformer import PRESETS
+from export.networks.stateless import PRESETS, StatelessTransducer
 from export.zipformer import export_zipformer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
@@ -18,7 +18,8 @@ SENTENCES = "turn the light off\nturn the light on\nset a timer\nwhat is the wea
 def drawn_network(preset: str = "zipformer-tiny", seed: int = 0, pieces: int = len(PIECES)) -> StatelessTransducer:
     """A network with weights as drawn, but larger: its scores are peaked, and it says several pieces a second."""
     torch.manual_seed(seed)
-    network = StatelessTransducer(PRESETS[preset], pieces, 64, 64).eval()
+    shape = replace(PRESETS[preset], pieces=pieces, joiner_size=64, embedding_size=64)
+    network = StatelessTransducer(shape).eval()
     with torch.no_grad():
         network.joiner_output.weight *= 30.0
         network.joiner_encoder.weight *= 4.0

@@ -18,6 +18,7 @@ from device_sdk.bundle.architecture import BLANK, Architecture
 from device_sdk.bundle.weights import read as read_weights
 from device_sdk.errors import BundleError, ConfigurationError
 from export.networks.rnnt import RNNT
+from export.networks.stateless import StatelessShape, StatelessTransducer
 
 _OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
 
@@ -33,10 +34,10 @@ class Start:
     fresh_pieces: bool = False
     frozen: Sequence[str] = ()
 
-    def parameters_for(self, architecture: Architecture, seed: int) -> Mapping[str, NDArray[Any]]:
+    def parameters_for(self, architecture: Architecture | StatelessShape, seed: int) -> Mapping[str, NDArray[Any]]:
         """The parameters to begin with. Fresh rows are as large as the trained ones; blank keeps its own. Raises
         BundleError where one that is needed is missing."""
-        if not self.fresh_pieces:
+        if not self.fresh_pieces or isinstance(architecture, StatelessShape):
             return self.parameters
         shapes = architecture.parameter_shapes()
         generator = np.random.default_rng([seed, 0xF5])
@@ -63,10 +64,11 @@ def read_start(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
     return bundle.weights, bundle.file("tokenizer.model").read_bytes()
 
 
-def freeze(network: RNNT, names: Sequence[str]) -> list[str]:
+def freeze(network: RNNT | StatelessTransducer, names: Sequence[str]) -> list[str]:
     """Leave these parameters as they are from now on; see :class:`Start`. Returns their public names in order. Raises
     ConfigurationError for a name that fits none."""
-    known = list(network.architecture.parameter_shapes())
+    sizes = network.architecture
+    known = list(network.to_parameters() if isinstance(sizes, StatelessShape) else sizes.parameter_shapes())
     chosen = []
     for name in names:
         fitting = [each for each in known if each == name or each.startswith(f"{name}.")]

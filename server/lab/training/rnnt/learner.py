@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from device_sdk.bundle.architecture import BLANK, Architecture
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
+from export.networks.stateless import StatelessShape, StatelessTransducer
 from server.lab.training.data import Batch, collate
 from server.lab.training.greedy import ctc_greedy
 
@@ -22,7 +23,7 @@ from server.lab.training.greedy import ctc_greedy
 class Learner(nn.Module):
     """The network and a CTC head of the joint's form."""
 
-    def __init__(self, network: RNNT) -> None:
+    def __init__(self, network: RNNT | StatelessTransducer) -> None:
         super().__init__()
         self.network, a = network, network.architecture
         self.ctc_hidden = nn.Linear(a.encoder_size, a.joiner_size)
@@ -101,8 +102,10 @@ def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -
     return targets
 
 
-def new_network(architecture: Architecture, dropout: float) -> RNNT:
-    """An RNN-T to train from scratch."""
+def new_network(architecture: Architecture | StatelessShape, dropout: float) -> RNNT | StatelessTransducer:
+    """A transducer to train from scratch."""
+    if isinstance(architecture, StatelessShape):
+        return StatelessTransducer(architecture, dropout)
     network = RNNT(architecture, dropout)
     begin_lstm(network.encoder)
     begin_lstm(network.predictor)

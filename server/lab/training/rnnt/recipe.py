@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.errors import ConfigurationError
+from device_sdk.features.logmel import KALDI, FeatureSettings
+from export.networks import stateless
+from export.networks.stateless import StatelessShape
 from server.lab.training.augmentation import Augmentation
 from server.lab.training.rnnt.task import Phases
 from server.lab.training.trainer import Budget, Settings
+
+
+NETWORKS: Mapping[str, Architecture | StatelessShape] = {**PRESETS, **stateless.PRESETS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,8 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise ConfigurationError(f"preset: found {self.preset!r}, expected one of {', '.join(PRESETS)}")
+        if self.preset not in NETWORKS:
+            raise ConfigurationError(f"preset: found {self.preset!r}, expected one of {', '.join(NETWORKS)}")
         if not 0.0 <= self.flat_share <= self.easy_share <= self.ctc_share < 1.0:
             raise ConfigurationError(
                 f"flat_share, easy_share, ctc_share: found {self.flat_share}, {self.easy_share}, {self.ctc_share}; "
@@ -78,9 +85,14 @@ class Recipe:
         _ = self.settings  # which names what makes no sense
 
     @property
-    def architecture(self) -> Architecture:
-        preset = PRESETS[self.preset]
+    def architecture(self) -> Architecture | StatelessShape:
+        preset = NETWORKS[self.preset]
         return preset if self.pieces is None else replace(preset, pieces=self.pieces)
+
+    @property
+    def features(self) -> FeatureSettings:
+        """What the network hears: Kaldi's features, where sherpa-onnx gives it those."""
+        return KALDI if isinstance(self.architecture, StatelessShape) else FeatureSettings()
 
     @property
     def phases(self) -> Phases:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.bundle.architecture import BLANK
+from export.networks.stateless import StatelessTransducer
+from export.zipformer import export_zipformer
 from server.lab.training.data import Example, moments
 from server.lab.training.rnnt.adaptation import Start, freeze
 from server.lab.training.rnnt.learner import new_network
@@ -53,7 +55,8 @@ def train_rnnt(
     source ends with ``.development`` choose the weights that are exported. details: what ``training.json`` should also
     say. snapshots: receives copies of the weights on the way. device: to train on. tensorboard: a folder for its event
     files. show: a progress bar.
-    Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``.
+    Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``; of a
+    Zipformer also the folder ``sherpa``, in sherpa-onnx's layout.
     Raises LearningError when a gradient is no longer a number.
     """
     torch.set_num_threads(recipe.threads)
@@ -135,4 +138,7 @@ def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
         record["wer"] = trainer.errors()
     append_log(result.out / "log.jsonl", {"finished": True, **record})
     result.export(record)
+    if isinstance(network := task.module.network, StatelessTransducer):
+        pieces = [task.tokenizer.id_to_piece(piece) for piece in range(task.tokenizer.get_piece_size())]
+        export_zipformer(network, ["<blk>", *pieces[1:]], result.out / "sherpa")
     return record

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
+from export.networks.stateless import StatelessTransducer
 from server.lab.training.augmentation import augment
 from server.lab.training.data import Batch, Example, alignable, batches, collate
 from server.lab.training.rnnt.recipe import Recipe
@@ -28,7 +29,7 @@ class ShardSampler(Sampler[Batch]):
         recipe: Recipe,
         maker: ShardMaker,
         tokenizer: sentencepiece.SentencePieceProcessor,
-        network: RNNT,
+        network: RNNT | StatelessTransducer,
         *,
         begun: bool = False,
     ) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from device_sdk.errors import ConfigurationError, DataError
 from export.networks.rnnt import RNNT
+from export.networks.stateless import StatelessTransducer
 from server.lab.training.data import Batch
 from server.lab.training.greedy import greedy
 from server.lab.training.rnnt.learner import Learner
@@ -54,7 +55,7 @@ class RnntTask(Task[Batch]):
 
     def __init__(
         self,
-        network: RNNT,
+        network: RNNT | StatelessTransducer,
         tokenizer: sentencepiece.SentencePieceProcessor,
         phases: Phases = Phases(),
         *,
@@ -73,6 +74,7 @@ class RnntTask(Task[Batch]):
     def loss(self, batch: Batch, progress: float) -> Loss:
         phases, learner = self.phases, self.module
         hidden = learner.network.hidden(learner.network.stack(batch.features))
+        hidden = hidden[:, : int(batch.frames.max())]  # without what only fills a Zipformer's last chunk
         if not self.begun and progress < phases.flat:
             total, count = learner.flat_loss(hidden, batch, self.letters)
             return Loss(total, count, {"flat": float(total.detach())})
