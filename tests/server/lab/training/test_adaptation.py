@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import BundleError, ConfigurationError, DataError
+from device_sdk.features import FeatureSettings
 from export.networks.rnnt import RNNT
 from server.lab.commands.train import app
 from server.lab.training import runs
@@ -83,7 +84,7 @@ def test_another_language_has_its_own_voices_and_sentences(tmp_path: Path, monke
         language_voices("klingonish", "base", 1, seed=1)
     monkeypatch.setattr(runs, "_WATCHED_PER_SOURCE", 2)
     (tmp_path / "text.txt").write_text("\n".join(FRENCH), "utf-8")
-    mixture, spoken, examples, _ = runs._foreign("fr", [tmp_path / "text.txt"])
+    mixture, spoken, examples, _ = runs._foreign("fr", [tmp_path / "text.txt"], FeatureSettings())
     watched = sorted(set(FRENCH) - set(spoken), key=FRENCH.index)
     assert len(watched) == 2 and mixture.sentences == tuple(spoken)
     assert [(example.text, example.source) for example in examples] == [

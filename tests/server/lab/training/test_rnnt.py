@@ -14,8 +14,10 @@ import torch
 from safetensors.numpy import load_file
 
 from device_sdk.bundle.architecture import PRESETS
-from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.errors import BundleError, ConfigurationError, DataError
+from export.imports.importer import import_sherpa
 from export.networks.rnnt import RNNT
+from export.networks.stateless import StatelessTransducer
 from server.lab.training.data import Batch, Example, collate
 from server.lab.training.greedy import ctc_greedy, greedy, word_errors
 from server.lab.training.pieces import train_pieces
@@ -58,6 +60,20 @@ def test_a_run_goes_through_all_phases_and_writes_its_files(tmp_path: Path, piec
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == pieces
     assert list((tmp_path / "snap").glob("epoch-*/weights.safetensors"))
     RNNT(PRESETS["tiny"]).from_parameters(weights)
+
+
+def test_a_zipformer_is_trained_in_the_same_way_and_can_be_imported(tmp_path: Path, pieces: bytes) -> None:
+    recipe = replace(TINY, preset="zipformer-tiny", pieces=64, budget=Budget(steps=6))
+    heard = replace(watched()[0], features=np.zeros((60, 80), np.float32))
+    result = train_rnnt(recipe, Mixture(features=recipe.features), pieces, tmp_path / "run", [heard])
+    assert (result["phase"], set(result["wer"])) == ("rnnt", {"noise"})
+    imported = import_sherpa(tmp_path / "run" / "sherpa")
+    trained = load_file(tmp_path / "run" / "weights.safetensors")
+    assert imported.features == recipe.features
+    np.testing.assert_array_equal(imported.weights["joiner.output.weight"], trained["joiner_output.weight"])
+    network = StatelessTransducer(recipe.architecture).from_parameters(trained)
+    with pytest.raises(BundleError, match="are not those of this Zipformer"):
+        network.from_parameters(tiny_weights(PRESETS["tiny"]))
 
 
 @cache
