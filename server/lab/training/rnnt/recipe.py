@@ -16,7 +16,6 @@ from server.lab.training.augmentation import Augmentation
 from server.lab.training.rnnt.task import Phases
 from server.lab.training.trainer import Budget, Settings
 
-
 NETWORKS: Mapping[str, Architecture | StatelessShape] = {**PRESETS, **stateless.PRESETS}
 
 
