@@ -52,7 +52,7 @@ test-slow: native ## The tests that take longer: wheels in empty environments, e
 
 hostile-fleet: native ## Hostile devices beside fifty honest ones, with kills and a restore (MINUTES=20 for all of it)
 	@echo "==> hostile devices for $(MINUTES) minutes"
-	@$(VENV)/bin/python -m tests.hostile_fleet --minutes $(MINUTES) --json
+	@$(VENV)/bin/python -m tests.hostile_fleet --minutes $(MINUTES)
 
 lint: $(VENV)/.ready ## ruff: rules and format
 	@$(VENV)/bin/ruff check .

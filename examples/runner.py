@@ -35,7 +35,6 @@ Work = Annotated[Path, typer.Option(help="Folder of speech, models and finished 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds.")]
 Only = Annotated[list[str] | None, typer.Option("--rows", help="Only rows so named, or whose name holds this.")]
 Full = Annotated[bool, typer.Option("--full", help="The paper's sizes, as far as they go: for a GPU, or days.")]
-Threads = Annotated[int, typer.Option(help="Threads of torch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of tables.")]
 Output = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]
 Plots = Annotated[Path | None, typer.Option(help="Write charts (SVG) into this folder.")]

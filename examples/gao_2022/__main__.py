@@ -24,7 +24,6 @@ def main(
     rows: runner.Only = None,
     cohorts: Annotated[bool, typer.Option("--cohorts", help="Also figure 3: how many devices make a round.")] = False,
     full: runner.Full = False,
-    threads: runner.Threads = 1,
     json_: runner.AsJson = False,
     output: runner.Output = None,
     plots: runner.Plots = None,
@@ -35,7 +34,7 @@ def main(
     chosen = runner.choose({recipe.name: recipe for recipe in recipes}, rows)
     spoken = [language for language in LANGUAGES if not languages or language in languages]
     with progress() as tell:
-        experiment = Experiment(work, scale, tell, threads)
+        experiment = Experiment(work, scale, tell)
         results = [
             experiment.row(recipe, language, seed)
             for language in spoken

@@ -18,7 +18,6 @@ from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.corpora.partitions import cross_silo, local_tests, speakers_together, warm_up_split
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import engine, run_rounds
-from server.lab.simulation.engine.state import State
 from server.lab.simulation.engine.tasks import SpeechCTC, summary
 from server.lab.simulation.progress import Tell
 from server.lab.training.data import Example
@@ -78,8 +77,8 @@ class Parts:
 class Experiment:
     """Owns the work folder: speech, models trained in one place, states of runs and finished rows."""
 
-    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None) -> None:
+        torch.set_num_threads(1)
         self.work, self.scale, self.tell = work / digest(scale), scale, tell
         self.speech = work / "speech"  # whose names say of which crowd it is, so that other scales share it
         self.parts = lru_cache(maxsize=1)(self._parts)
@@ -97,13 +96,10 @@ class Experiment:
             settings = recipe.engine.model_copy(update={"seed": seed})
             remembered = self._masked([self.parts(language, seed).warm_up], language)
             plan = engine(settings, self.task(language, seed), self.population(recipe, language, seed), remembered)
-
-            def watch(state: State) -> None:
-                self.tell(f"{recipe.name}, {language}, seed {seed}", state.number, settings.rounds)
-
+            told = partial(self.tell, f"{recipe.name}, {language}, seed {seed}")
             begin = None if recipe.scratch else self.central("warm-up", language, seed)
             folder = self.work / "states" / f"{recipe.name}-{language}-{seed}-{digest(recipe)}"
-            state = run_rounds(plan, folder, begin, watch, save_every=5)
+            state = run_rounds(plan, folder, begin, told, save_every=5)
             weights, losses = state.weights, [entry["loss"] for entry in state.history]
         parts, task = self.parts(language, seed), self.task(language, seed)
         error = summary(scores(task, weights, [[each] for each in parts.tested]))["error"]

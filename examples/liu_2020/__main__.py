@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,6 @@ def main(
     utterances: Annotated[int, typer.Option(min=1, help="Of each meeting, from its beginning.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="T of tables 3 and 4.")] = 10,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each row with noise, averaged.")] = 3,
-    processes: Annotated[int, typer.Option(min=1, help="Of the first pass.")] = 1,
     json_: runner.AsJson = False,
     output: runner.Output = None,
     plots: runner.Plots = None,
@@ -37,10 +35,9 @@ def main(
     here."""
     with progress() as tell:
         if lists is None:
-            from examples.liu_2020.making import Scale, make_lists
+            from examples.liu_2020.making import FirstPass, Scale, make_lists
 
-            scale = Scale(test=meetings, processes=processes)
-            scale = replace(scale, first=replace(scale.first, most=utterances))
+            scale = Scale(first=FirstPass(most=utterances), test=meetings)
             lists = make_lists(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell)
         document = measure(open_cache(lists), tell, rounds, repeats)
     runner.present(document, tables(document), {"rows": chart(document)}, json_, output, plots, remarks(document))

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +65,6 @@ class BaseSettings:
     heads: int = 4
     order: int = 5
     cutoffs: tuple[int, ...] = (1, 1, 2)
-    threads: int = 1
 
 
 def base_sentences(data: Path, meetings: Sequence[Meeting]) -> list[str]:
@@ -95,7 +92,7 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
     described = out / "training.json"
     if described.exists() and json.loads(described.read_text("utf-8"))["result"].get("progress", 0.0) >= 1.0:
         return
-    given = {"budget": Budget(steps=settings.recognizer_steps), "threads": settings.threads, "snapshot_minutes": 15.0}
+    given = {"budget": Budget(steps=settings.recognizer_steps), "threads": 1, "snapshot_minutes": 15.0}
     recipe = further_recipe(start, made_augmented=0.1, shard=settings.shard, window=6, **given)
     scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
     mixture = spoken_by(MEETINGS, 600, base_sentences(data, meetings), scenes)
@@ -186,40 +183,18 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 def decode(
     meetings: Iterable[Meeting],
     stage: Stage,
-    bundle: Path,
+    bundle: Bundle,
     folder: Path,
     settings: FirstPass,
-    processes: int,
     tell: Callable[[int, int], None],
 ) -> None:
     """Write the lists of every meeting to ``folder``, but for those that are there."""
     missing = [meeting for meeting in meetings if not (folder / f"{meeting.name}.jsonl.gz").exists()]
-    work = partial(_write, stage=stage, folder=folder, settings=settings)
-    if processes == 1:
-        _prepare(bundle, settings.decoding)
-        for number, meeting in enumerate(missing):
-            tell(number, len(missing))
-            work(meeting)
-    else:
-        with ProcessPoolExecutor(
-            processes, get_context("spawn"), initializer=_prepare, initargs=(bundle, settings.decoding)
-        ) as pool:
-            for number, _ in enumerate(pool.map(work, missing)):
-                tell(number, len(missing))
+    recognizer = Recognizer(bundle, settings.decoding)
+    for number, meeting in enumerate(missing):
+        tell(number, len(missing))
+        write_client(folder, recognize(meeting, stage, recognizer, settings))
     tell(len(missing), len(missing))
-
-
-_recognizer: Recognizer | None = None
-
-
-def _prepare(bundle: Path, decoding: DecodingSettings) -> None:
-    global _recognizer
-    _recognizer = Recognizer(Bundle.open(bundle), decoding)
-
-
-def _write(meeting: Meeting, stage: Stage, folder: Path, settings: FirstPass) -> None:
-    assert _recognizer is not None
-    write_client(folder, recognize(meeting, stage, _recognizer, settings))
 
 
 def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Callable[[int, int], None]) -> None:
@@ -243,13 +218,12 @@ def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Cal
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is. development, test: meetings that are recognized; None for all. processes: at once."""
+    """How large everything is. development, test: meetings that are recognized; None for all."""
 
     base: BaseSettings = field(default_factory=BaseSettings)
     first: FirstPass = field(default_factory=FirstPass)
     development: int | None = None
     test: int | None = None
-    processes: int = 1
 
 
 def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle | None = None) -> Path:
@@ -269,7 +243,7 @@ def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle |
     for stage, count in counts.items():
         said = choose_meetings(stages_of(meetings)[stage], count)
         first = work / "first_pass" / stage
-        decode(said, stage, bundle.path, first, scale.first, scale.processes, partial(tell, f"first pass, {stage}"))
+        decode(said, stage, bundle, first, scale.first, partial(tell, f"first pass, {stage}"))
         names = [meeting.name for meeting in said]
         score(bundle, first, cache / stage, names, partial(tell, f"second pass, {stage}"))
     write_file(cache / "about.json", json.dumps({"perplexity": perplexity}, indent=2) + "\n")

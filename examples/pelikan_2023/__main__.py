@@ -33,7 +33,6 @@ def main(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="With --ray: groups of clients under way at a time.")] = None,
     full: runner.Full = False,
-    threads: runner.Threads = 1,
     json_: runner.AsJson = False,
     output: runner.Output = None,
     plots: runner.Plots = None,
@@ -45,7 +44,7 @@ def main(
     with ExitStack() as stack:
         tell = stack.enter_context(progress())
         spread = None if ray is None else stack.enter_context(closing(RaySpread(ray, workers)))
-        experiment = Experiment(work, Scale.full() if full else Scale(), tell, threads, spread)
+        experiment = Experiment(work, Scale.full() if full else Scale(), tell, spread)
         for seed in range(1, seeds + 1):
             for each in chosen:
                 results.append(experiment.row(each, seed))

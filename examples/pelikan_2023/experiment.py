@@ -20,7 +20,7 @@ from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters, run_rounds
 from server.lab.simulation.engine.settings import EngineSettings
-from server.lab.simulation.engine.state import State, spent
+from server.lab.simulation.engine.state import spent
 from server.lab.simulation.engine.tasks import SpeechCTC, summary
 from server.lab.simulation.progress import Tell
 
@@ -78,10 +78,8 @@ class Experiment:
     """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing. spread: who
     computes rounds; None is this process."""
 
-    def __init__(
-        self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1, spread: Spread | None = None
-    ) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, spread: Spread | None = None) -> None:
+        torch.set_num_threads(1)
         self.work, self.scale, self.tell, self.spread = work / digest(scale), scale, tell, spread
         make = partial(dictate, scale.spoken, DATA, self.work / "speech", partial(tell, "speech"))
         self.speech: Callable[[], Speech] = lru_cache(maxsize=1)(make)
@@ -103,13 +101,10 @@ class Experiment:
             masks, alphabet = MASKS if recipe.masks else None, ALPHABETS["en"]
             remembered = Spoken([[e for voice in speech.server for e in voice]], alphabet, masks)
             plan = engine(settings, task, Spoken(voices, alphabet, masks), remembered, self.spread)
-
-            def watch(state: State) -> None:
-                self.tell(f"{recipe.name}, seed {seed}", state.number, settings.rounds)
-
+            told = partial(self.tell, f"{recipe.name}, seed {seed}")
             folder = self.work / "states" / f"{recipe.name}-{seed}-{digest(recipe)}"
             try:
-                state = run_rounds(plan, folder, weights, watch, save_every=10)
+                state = run_rounds(plan, folder, weights, told, save_every=10)
             except Diverged as error:
                 state, diverged = error.state, error.state.number + 1
             weights, history, privacy = state.weights, state.history, spent(settings, state)

@@ -7,7 +7,6 @@ worth.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,22 +26,18 @@ def main(
     data: Annotated[Path | None, typer.Option(help="Folder with ami/ and slurp/; by default IDIOLECT_DATA.")] = None,
     seeds: runner.Seeds = 3,
     base: Annotated[Path | None, typer.Option(help="weights.safetensors to begin with, instead of training.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Training time of the base model.")] = None,
     rows: runner.Only = None,
     full: runner.Full = False,
-    threads: runner.Threads = 1,
     json_: runner.AsJson = False,
     output: runner.Output = None,
     plots: runner.Plots = None,
 ) -> None:
     """Run the rows of tables 2 to 5 of Rao et al. 2023, and say which of its findings hold here."""
     scale = Scale.full() if full else Scale()
-    if minutes is not None:
-        scale = replace(scale, base_minutes=minutes)
     chosen = runner.choose({method.name: method for method in methods(scale)}, rows)
     results = []
     with progress() as tell:
-        experiment = Experiment(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell, threads, base)
+        experiment = Experiment(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell, base)
         domains = experiment.requests, experiment.general
         for method in (None, *chosen):  # whole rows, even of a run that is cut short
             for seed in range(1, seeds + 1):

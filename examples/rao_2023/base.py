@@ -65,7 +65,6 @@ def train_base(
     longest: int,
     turns: int,
     watched: Sequence[Example],
-    threads: int = 1,
     stages: Sequence[BaseStage] = STAGES,
 ) -> Weights:
     """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before. A
@@ -81,7 +80,7 @@ def train_base(
             given: dict[str, Any] = {
                 "budget": Budget(minutes=share),
                 "made_augmented": stage.changed,
-                "threads": threads,
+                "threads": 1,
             }
             recipe = further_recipe(bundle, shard=shard, made_augmented=stage.changed, **given)
             domain = general(data, longest, max(turns, stage.turns))

@@ -122,15 +122,14 @@ class Experiment:
         work: Path,
         scale: Scale,
         tell: Tell = lambda *_: None,
-        threads: int = 1,
         base: Path | None = None,
         bundle: Bundle | None = None,
     ) -> None:
         """base: weights to begin with instead of training. bundle: what they grow from; by default the packaged one."""
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         begin = "" if base is None else f"-{hashlib.sha256(base.read_bytes()).hexdigest()[:8]}"
         self.data, self.work, self.scale, self.tell = data, work / f"{digest(scale)}{begin}", scale, tell
-        self.threads, self.given, self.bundle = threads, base, bundle or Bundle.open()
+        self.given, self.bundle = base, bundle or Bundle.open()
         self._tested: dict[tuple[str, Stage], list[Clip]] = {}
 
     @cached_property
@@ -185,7 +184,7 @@ class Experiment:
             for clip in self.tested(domain, "development")
         ]
         given = (scale.base_minutes, scale.longest, scale.turns)
-        return train_base(self.data, self.bundle, self.work / "base", *given, watched, self.threads)
+        return train_base(self.data, self.bundle, self.work / "base", *given, watched)
 
     def row(self, method: Method | None, seed: int) -> Row:
         """One method under one seed, or the initial model; a finished one is read."""

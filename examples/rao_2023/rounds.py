@@ -37,6 +37,7 @@ from examples.rao_2023.speech import Clip, Said
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
 from server.aggregation import optimizers
+from server.lab.training import greedy
 from server.lab.training.data import collate
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -132,15 +133,13 @@ def learn(
     return Learned(weights, tuple(losses), tuple(curve))
 
 
-def transcribe(network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip], at_once: int = 48) -> list[str]:
-    """The first hypothesis of each clip, by the devices' search, in batches of like length."""
-    order = sorted(range(len(clips)), key=lambda index: clips[index].features.shape[0])
-    texts = [""] * len(clips)
-    for start in range(0, len(order), at_once):
-        chosen = order[start : start + at_once]
-        for index, entries in zip(chosen, nbest(network, [clips[i].features for i in chosen]), strict=True):
-            texts[index] = tokenizer.decode(entries[0][0])
-    return texts
+def transcribe(network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip]) -> list[str]:
+    """The first hypothesis of each clip, by the devices' search."""
+
+    def decode(features: Sequence[NDArray[np.floating]]) -> list[str]:
+        return [tokenizer.decode(entries[0][0]) for entries in nbest(network, features)]
+
+    return greedy.transcribe([clip.features for clip in clips], decode, 48)
 
 
 def truncated_normal(sigma: float, size: int, generator: np.random.Generator) -> NDArray[np.float64]:

@@ -1,2 +1,2 @@
 """Hostile devices beside honest ones, with a server that is killed, backed up and restored: ``python -m
-tests.hostile_fleet --minutes 20 --json``."""
+tests.hostile_fleet --minutes 20``."""

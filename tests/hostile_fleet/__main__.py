@@ -1,4 +1,4 @@
-"""``python -m tests.hostile_fleet --minutes 20 --json``: fifty honest devices live through what hostile ones, kills, a
+"""``python -m tests.hostile_fleet --minutes 20``: fifty honest devices live through what hostile ones, kills, a
 backup and a restore do to their server. Exit status 1 when a line does not hold."""
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from device_sdk import Bundle, DeviceSettings, OfferBounds, RepetitionSettings
 from device_sdk.errors import CheckInError
@@ -186,22 +185,13 @@ def _finish(server: OperatedServer, seconds: float = 120.0) -> None:
 
 def main(
     minutes: Annotated[float, typer.Option(help="How long the attack lasts.", min=0.5)] = 20.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep databases and logs in this folder.")] = None,
 ) -> None:
-    """Fifty honest devices beside hostile ones."""
+    """Fifty honest devices beside hostile ones. Prints JSON."""
     logging.getLogger("idiolect").setLevel(logging.ERROR)
-    progress = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="hostile-fleet-") as name:
-        outcome = live(keep or Path(name), 60.0 * minutes, progress)
-    if as_json:
-        print(json.dumps(outcome, indent=2))
-    else:
-        table = Table("", "found", "target", "holds")
-        for line in outcome["lines"]:
-            table.add_row(line["name"], f"{line['found']:g}", line["target"], "yes" if line["holds"] else "NO")
-        Console().print(table)
-        Console().print(outcome["figures"])
+        outcome = live(keep or Path(name), 60.0 * minutes, Console(stderr=True))
+    print(json.dumps(outcome, indent=2))
     raise typer.Exit(0 if outcome["holds"] else 1)
 
 

@@ -58,15 +58,20 @@ Decode = Callable[[Sequence[NDArray[np.floating]]], list[str]]
 """Features of several utterances [F, M] to their texts."""
 
 
+def transcribe(features: Sequence[NDArray[np.floating]], decode: Decode, at_once: int = 32) -> list[str]:
+    """The text of each utterance, decoded in batches of like length."""
+    texts, order = [""] * len(features), sorted(range(len(features)), key=lambda index: len(features[index]))
+    for chosen in (order[start : start + at_once] for start in range(0, len(order), at_once)):
+        for index, text in zip(chosen, decode([features[index] for index in chosen]), strict=True):
+            texts[index] = text
+    return texts
+
+
 def count_errors(examples: Sequence[Example], decode: Decode) -> list[tuple[int, int]]:
-    """(wrong words, words said) of each example, decoded in batches of like length."""
-    counts = [(0, 0)] * len(examples)
-    order = sorted(range(len(examples)), key=lambda index: examples[index].features.shape[0])
-    for chosen in (order[start : start + 32] for start in range(0, len(order), 32)):
-        for index, text in zip(chosen, decode([examples[index].features for index in chosen]), strict=True):
-            truth = examples[index].text.split()
-            counts[index] = edit_distance(truth, text.split()), len(truth)
-    return counts
+    """(wrong words, words said) of each example."""
+    texts = transcribe([example.features for example in examples], decode)
+    pairs = [(example.text.split(), text.split()) for example, text in zip(examples, texts, strict=True)]
+    return [(edit_distance(truth, heard), len(truth)) for truth, heard in pairs]
 
 
 def word_errors(examples: Sequence[Example], decode: Decode) -> dict[str, float]:

@@ -223,11 +223,11 @@ def run_rounds(
     plan: Engine,
     folder: Path | None = None,
     weights: Arrays | None = None,
-    watch: Callable[[State], None] = lambda _: None,
+    tell: Callable[[int, int], None] = lambda *_: None,
     save_every: int = 1,
 ) -> State:
     """All rounds of the settings, from the folder's state where there is one. folder: None keeps nothing. weights: to
-    begin with. watch: called after every round. Between the saves nothing leaves this function, so a round that is
+    begin with. tell: called with (rounds done, all). Between the saves nothing leaves this function, so a round that is
     repeated after a kill has released nothing before. DataError: the folder holds a run with other settings."""
     keep_freed_memory()
     digest = plan.settings.digest()
@@ -241,7 +241,7 @@ def run_rounds(
             store(path, state, digest)  # with its key, before anything is noised
     while state.number < plan.settings.rounds:
         state = apply(plan, state)
-        watch(state)
+        tell(state.number, plan.settings.rounds)
         if path is not None and (state.number % save_every == 0 or state.number == plan.settings.rounds):
             store(path, state, digest)
     return state
