@@ -127,12 +127,11 @@ def _write_zip(target: Path, files: Mapping[str, bytes]) -> None:
     os.close(handle)
     fresh = Path(name)
     try:
-        with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(fresh, "w") as archive:
             for path, content in sorted(files.items()):
                 entry = zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0))
-                entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16
-                archive.writestr(entry, content)
+                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
         Bundle.open(fresh)
         fresh.replace(target)
     finally:
@@ -163,14 +162,11 @@ def _title(key: str) -> str:
 def _lines(value: Any, indent: int = 0) -> list[str]:
     if isinstance(value, Mapping) and value and indent == 0 and all(_is_plain(entry) for entry in value.values()):
         return ["| | |", "|---|---|", *(f"| {_title(str(key))} | {_plain(entry)} |" for key, entry in value.items())]
-    lines: list[str] = []
-    pad = "  " * indent
+    lines, pad = list[str](), "  " * indent
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            if _is_plain(entry):
-                lines.append(f"{pad}- {_title(str(key))}: {_plain(entry)}")
-            else:
-                lines += [f"{pad}- {_title(str(key))}:", *_lines(entry, indent + 1)]
+            lines.append(f"{pad}- {_title(str(key))}:{f' {_plain(entry)}' if _is_plain(entry) else ''}")
+            lines += [] if _is_plain(entry) else _lines(entry, indent + 1)
         return lines
     if isinstance(value, list | tuple):
         if all(_is_plain(entry) for entry in value) and indent:
@@ -303,15 +299,13 @@ def _read(folders: Sequence[Path], name: str) -> bytes | None:
 
 
 def _need(folders: Sequence[Path], name: str) -> bytes:
-    content = _read(folders, name)
-    if content is None:
+    if (content := _read(folders, name)) is None:
         raise BundleError(f"{name}: found in none of {', '.join(str(folder) for folder in folders)}; train it first")
     return content
 
 
 def _json(folders: Sequence[Path], name: str) -> dict[str, Any] | None:
-    content = _read(folders, name)
-    if content is None:
+    if (content := _read(folders, name)) is None:
         return None
     try:
         value = json.loads(content)

@@ -85,8 +85,7 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     ``joiner.onnx`` and ``tokens.txt`` serve both. Returns the folder.
     Raises :class:`BundleError` for feature settings that sherpa-onnx cannot compute, and for a bundle's own folder.
     """
-    folder = Path(folder)
-    architecture, weights = bundle.lstm, bundle.weights
+    folder, architecture, weights = Path(folder), bundle.lstm, bundle.weights
     only = FeatureSettings(mel_bins=architecture.mel_bins)
     if bundle.features != only:
         raise BundleError(f"{bundle.path}: features are {bundle.features}, sherpa-onnx computes {only} only")
@@ -96,14 +95,9 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     pieces = architecture.pieces
     blank_last = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
     given = {**weights, **{name: np.roll(weights[name], -1, axis=0) for name in blank_last}}
-    graphs = {
-        "encoder": _encoder(architecture, given),
-        "encoder-offline": _offline_encoder(architecture, given, bundle.features),
-        "decoder": _decoder(architecture, given),
-        "joiner": _joiner(architecture, given),
-    }
-    for name, content in graphs.items():
-        (folder / f"{name}.onnx").write_bytes(content)
+    (folder / "encoder-offline.onnx").write_bytes(_offline_encoder(architecture, given, bundle.features))
+    for name, build in (("encoder", _encoder), ("decoder", _decoder), ("joiner", _joiner)):
+        (folder / f"{name}.onnx").write_bytes(build(architecture, given))
     lines = [f"{bundle.tokenizer.piece(token)} {token - 1}" for token in range(1, pieces)]
     (folder / "tokens.txt").write_text("\n".join([*lines, f"<blk> {pieces - 1}"]) + "\n", encoding="utf-8")
     readme = README.format(name=bundle.manifest.name, version=bundle.version, bins=architecture.mel_bins)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,15 @@ def packaged() -> Bundle:
 def clips() -> list[Float]:
     """Six spoken sentences, [S] float32 at 16 kHz."""
     return [read_audio(path) for path in list_audio([ROOT / "export" / "benchmarks" / "speech"])]
+
+
+def recordings() -> list[Float]:
+    """A hundred by people who order coffee."""
+    return [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
+
+
+needs_data = pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
+SPEECH = [clips, pytest.param(recordings, marks=[pytest.mark.data, needs_data])]
 
 
 def conversation(seconds: float, seed: int = 0) -> Iterator[Float]:

@@ -126,8 +126,7 @@ class Problem:
 
 def problem(case: Case) -> Problem:
     """Seeded weights and one utterance with as many hypotheses as the case has, which share no prefix."""
-    architecture = PRESETS[case.preset]
-    rng = np.random.default_rng(0)
+    architecture, rng = PRESETS[case.preset], np.random.default_rng(0)
     shapes = architecture.parameter_shapes() | architecture.constant_shapes()
     weights = {name: np.float32(0.06) * rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     length = case.frames * architecture.subsampling_factor
@@ -141,10 +140,8 @@ def onnxruntime_step(problem: Problem, case: Case, folder: Path) -> Callable[[],
 
     architecture, layers = PRESETS[case.preset], frozen(PRESETS[case.preset], case.subset)
     graph = (folder / f"{case.preset}.{training_file(case.subset)}").read_bytes()
-    beneath = None
-    if layers:
-        path = folder / f"{case.preset}.{frozen_file(case.subset)}"
-        beneath = FrozenLayers(path.read_bytes(), str(path), architecture, layers)
+    path = folder / f"{case.preset}.{frozen_file(case.subset)}"
+    beneath = FrozenLayers(path.read_bytes(), str(path), architecture, layers) if layers else None
     session = TrainingSession(graph=graph, architecture=architecture, beneath=beneath)
     hypotheses, share = problem.tokens.tolist(), np.full(case.hypotheses, 1.0 / case.hypotheses)
 
@@ -169,8 +166,7 @@ def executorch_step(problem: Problem, case: Case, folder: Path) -> Callable[[], 
     def step() -> Mapping[str, Float]:
         feeds = utterance_feeds(sizes, problem.features, problem.tokens.tolist(), weights, None, 0.0)
         inputs = [*pad(feeds, sizes.subsampling_factor, bucket).values(), *(problem.weights[name] for name in names)]
-        given = method(*(method.tensor(each) for each in inputs))[2:]
-        found = (each.numpy() for each in given)
+        found = (each.numpy() for each in method(*(method.tensor(each) for each in inputs))[2:])
         return _descended(problem, dict(zip(sizes.parameter_shapes(), found, strict=True)))
 
     return step
@@ -200,8 +196,7 @@ def torch_step(problem: Problem, case: Case, _: Path) -> Callable[[], Any]:
 
     def step() -> RNNT:
         optimizer.zero_grad()
-        encoded = network.encode(features).expand(case.hypotheses, -1, -1)
-        output = network.joiner_output
+        encoded, output = network.encode(features).expand(case.hypotheses, -1, -1), network.joiner_output
         losses = rnnt_loss(encoded, network.predict(tokens), output.weight, output.bias, tokens, frames, lengths)
         losses.mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()

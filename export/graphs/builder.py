@@ -180,10 +180,8 @@ class GraphBuilder:
         return self.op("Expand", value, self.shape(*parts))
 
     def slice(self, value: Value, start: Value | int, end: Value | int, axis: int) -> Value:
-        def bound(position: Value | int) -> Value:
-            return self.integers(position) if isinstance(position, int) else position
-
-        return self.op("Slice", value, bound(start), bound(end), self.integers(axis))
+        bounds = (self.integers(each) if isinstance(each, int) else each for each in (start, end))
+        return self.op("Slice", value, *bounds, self.integers(axis))
 
     def unsqueeze(self, value: Value, *axes: int) -> Value:
         return self.op("Unsqueeze", value, self.integers(*axes))
@@ -218,22 +216,18 @@ class GraphBuilder:
         made = {name for node in inner._nodes for name in node.output}
         produced: list[Value] = []
         for value in [*following, *results]:
-            distinct = value in made and value not in produced
-            produced.append(value if distinct else inner.op("Identity", value))
+            produced.append(value if value in made and value not in produced else inner.op("Identity", value))
         graph = helper.make_graph(
             inner._nodes,
             self._names.fresh("body"),
             [helper.make_tensor_value_info(name, kind, None) for name in [*state_names, *element_names]],
             [helper.make_tensor_value_info(name, kind, None) for name in produced],
         )
-        directions = {}
+        given: dict[str, Any] = {"body": graph, "num_scan_inputs": len(sequences)}
         if reverse:
-            directions["scan_input_directions"] = [1] * len(sequences)
-            if results:
-                directions["scan_output_directions"] = [1] * len(results)
-        return self.ops(
-            "Scan", len(produced), *states, *sequences, body=graph, num_scan_inputs=len(sequences), **directions
-        )
+            given["scan_input_directions"] = [1] * len(sequences)
+            given |= {"scan_output_directions": [1] * len(results)} if results else {}
+        return self.ops("Scan", len(produced), *states, *sequences, **given)
 
     def finish(
         self, name: str, metadata: Mapping[str, object] | None = None, opset: int = OPSET, ir_version: int = IR_VERSION
@@ -257,8 +251,7 @@ class GraphBuilder:
         return model.SerializeToString(deterministic=True)
 
     def _live_nodes(self) -> list[onnx.NodeProto]:
-        live = {output.name for output in self._outputs}
-        kept = []
+        live, kept = {output.name for output in self._outputs}, []
         for node in reversed(self._nodes):
             if live.intersection(node.output):
                 kept.append(node)
@@ -268,8 +261,5 @@ class GraphBuilder:
 
 def _names_read(node: onnx.NodeProto) -> set[str]:
     """Values that a node reads, also inside the bodies of its scans."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        for inner in attribute.g.node:
-            names |= _names_read(inner)
-    return names
+    inner = (each for attribute in node.attribute for each in attribute.g.node)
+    return set(node.input).union(*map(_names_read, inner))

@@ -182,10 +182,8 @@ def recurrent_product(
     if inner * outer < LARGE or outer % BLOCK:
         plain = g.transpose(matrix) if transposed else matrix
         return lambda q, rows, add: q.op("Gemm", rows, plain, add)
-    if transposed:
-        blocks = g.transpose(g.reshape(matrix, -1, BLOCK, inner), 0, 2, 1)
-    else:
-        blocks = g.transpose(g.reshape(matrix, inner, -1, BLOCK), 1, 0, 2)
+    shaped, order = ((-1, BLOCK, inner), (0, 2, 1)) if transposed else ((inner, -1, BLOCK), (1, 0, 2))
+    blocks = g.transpose(g.reshape(matrix, *shaped), *order)
 
     def product(q: GraphBuilder, rows: Value, add: Value) -> Value:
         return q.add(q.reshape(q.transpose(q.matmul(rows, blocks), 1, 0, 2), -1, outer), add)

@@ -53,8 +53,7 @@ def predictor(architecture: AnyArchitecture, *, int8: bool = False) -> bytes:
     layers, size, joint = architecture.predictor_layers, architecture.predictor_size, architecture.joiner_size
     tokens = g.input("tokens", ["B"], INT64)
     h, c = (g.input(name, [layers, "B", size]) for name in "hc")
-    hidden: list[Value] = []
-    cells: list[Value] = []
+    hidden, cells = list[Value](), list[Value]()
     for name in (f"predictor.{layer}" for layer in range(layers)):
         if hidden:
             inputs = _product(g, hidden[-1], f"{name}.W", g.weight(f"{name}.B"), int8)
@@ -71,10 +70,8 @@ def predictor(architecture: AnyArchitecture, *, int8: bool = False) -> bytes:
         h_before, c_before = (
             g.squeeze(states if layers == 1 else g.slice(states, layer, layer + 1, 0), 0) for states in (h, c)
         )
-        if int8:
-            gates = g.add(_product(g, h_before, f"{name}.R", "", int8), inputs)
-        else:
-            gates = _product(g, h_before, f"{name}.R", inputs, int8)
+        gates = _product(g, h_before, f"{name}.R", "" if int8 else inputs, int8)
+        gates = g.add(gates, inputs) if int8 else gates
         h_next, c_next = lstm_cell(g, gates, size, c_before)
         hidden.append(h_next)
         cells.append(c_next)

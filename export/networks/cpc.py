@@ -40,8 +40,7 @@ class ContextShape:
 
     def __post_init__(self) -> None:
         check_intervals("context", self, "[0, inf)", "feature_layers")
-        sizes = ("bins", "stack", "feature_size", "context_layers", "context_size")
-        check_intervals("context", self, "[1, inf)", *sizes)
+        check_intervals("context", self, "[1, inf)", "bins", "stack", "feature_size", "context_layers", "context_size")
 
     @property
     def latent_size(self) -> int:
@@ -76,11 +75,8 @@ class Contrast:
 
 def feature_layers(shape: ContextShape) -> nn.Sequential:
     """The feature encoder f_enc: linear layers with ReLU; the identity where there are none."""
-    widths = [shape.bins * shape.stack, *[shape.feature_size] * shape.feature_layers]
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(widths):
-        layers += [nn.Linear(wide, narrow), nn.ReLU()]
-    return nn.Sequential(*layers)
+    widths = pairwise([shape.bins * shape.stack, *[shape.feature_size] * shape.feature_layers])
+    return nn.Sequential(*(layer for wide, narrow in widths for layer in (nn.Linear(wide, narrow), nn.ReLU())))
 
 
 class CPC(nn.Module):

@@ -99,12 +99,8 @@ def write_run(folder: Path) -> Path:
     (folder / "weights.safetensors").write_bytes(weight_files.serialize(weights))
     (folder / "tokenizer.model").write_bytes(tiny_tokenizer(PRESETS["tiny"].pieces))
     (folder / "words.txt").write_text(tiny_words().text())
-    training = {
-        "command": "idiolect train rnnt --text /home/me/a.txt",
-        "data": ["fsdd:/data/of/me/x"],
-        "recipe": {"seed": 5},
-    }
-    (folder / "training.json").write_text(json.dumps(training))
+    training = {"command": "idiolect train rnnt --text /home/me/a.txt", "data": ["fsdd:/data/of/me/x"]}
+    (folder / "training.json").write_text(json.dumps(training | {"recipe": {"seed": 5}}))
     return folder
 
 
@@ -154,17 +150,9 @@ def test_a_run_with_a_bad_file_is_refused(name: str, content: bytes | None, mess
 
 
 def test_the_card_as_prose() -> None:
-    text = render(
-        "small",
-        "1.0",
-        {
-            "zeta": "last",
-            "figures": {"word error": 0.123456, "slot error": None},
-            "voices": {"base": ["a", "b"], "devices": []},
-            "data": ["made speech", {"corpus": "x", "licence": "CC0"}],
-            "description": "What it is.",
-        },
-    )
+    card = {"zeta": "last", "figures": {"word error": 0.123456, "slot error": None}, "description": "What it is."}
+    card |= {"voices": {"base": ["a", "b"], "devices": []}, "data": ["made speech", {"corpus": "x", "licence": "CC0"}]}
+    text = render("small", "1.0", card)
     assert text.startswith("# small 1.0\n\n## Description\n\nWhat it is.\n\n## Data\n\n- made speech\n")
     assert "| Word error | 0.1235 |" in text and "| Slot error | not measured |" in text
     assert "- Base:\n  - a, b" in text and "- Devices:\n  - none" in text

@@ -1,10 +1,6 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from device_sdk.audio import list_audio, read_audio
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
 from device_sdk.decoding.beam import greedy, paths, start
@@ -15,7 +11,7 @@ from export.benchmarks.decode import greedy_agreement, sherpa_recognizer, sherpa
 from export.sherpa import CHUNK_FRAMES, export_sherpa, offline_mapping
 from tests.device_sdk.features.test_logmel import kaldi
 from tests.signals import noise
-from tests.speech import packaged
+from tests.speech import SPEECH, packaged
 
 OFFLINE = FeatureSettings(window_type="povey", high_frequency=7_600.0)  # of sherpa-onnx's offline recognizer
 pytest.importorskip("sherpa_onnx")
@@ -51,8 +47,7 @@ def offline(tiny_bundle, folder):
     return sherpa_onnx.OfflineRecognizer.from_transducer(
         tokens=str(folder / "tokens.txt"),
         encoder=str(folder / "encoder-offline.onnx"),
-        decoder=str(folder / "decoder.onnx"),
-        joiner=str(folder / "joiner.onnx"),
+        **{name: str(folder / f"{name}.onnx") for name in ("decoder", "joiner")},
         feature_dim=tiny_bundle.architecture.mel_bins,
         model_type="nemo_transducer",
     )
@@ -115,14 +110,7 @@ def test_a_bundle_is_not_written_over(tiny_bundle):
     assert Bundle.open(tiny_bundle.path).packed == tiny_bundle.packed
 
 
-def recordings():
-    return [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
-
-
-needs_data = pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
-
-
-@pytest.mark.parametrize("speech", [shipped_speech, pytest.param(recordings, marks=[pytest.mark.data, needs_data])])
+@pytest.mark.parametrize("speech", SPEECH)
 def test_the_packaged_weights_are_decoded_alike(tmp_path, speech):
     bundle = packaged()
     peer = sherpa_recognizer(export_sherpa(bundle, tmp_path), bundle, "greedy_search")

@@ -30,25 +30,24 @@ from export.bundles import rewrite
 Damage = Callable[[Path], None]
 
 
-def edit(change: Callable[[dict], None]) -> Damage:
+def edit(change: Callable[[dict], None], manifest: str = "manifest.json") -> Damage:
     """Change the manifest."""
 
     def damage(folder: Path) -> None:
-        path = folder / "manifest.json"
-        manifest = json.loads(path.read_text())
-        change(manifest)
-        path.write_text(json.dumps(manifest))
+        described = json.loads((folder / manifest).read_text())
+        change(described)
+        (folder / manifest).write_text(json.dumps(described))
 
     return damage
 
 
-def replace(name: str, content: bytes) -> Damage:
+def replace(name: str, content: bytes, manifest: str = "manifest.json") -> Damage:
     """Change a file and its manifest entry, so that only its content is wrong."""
 
     def damage(folder: Path) -> None:
         (folder / name).write_bytes(content)
         entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-        edit(lambda manifest: manifest["files"].update({name: entry}))(folder)
+        edit(lambda described: described["files"].update({name: entry}), manifest)(folder)
 
     return damage
 
@@ -60,6 +59,11 @@ def weights(change: Callable[[dict[str, np.ndarray]], None]) -> Damage:
         replace("weights.safetensors", weight_files.serialize(tensors))(folder)
 
     return damage
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 def rewritten(name: str, change: Callable[[bytes], bytes]) -> Damage:
@@ -81,10 +85,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         rewritten("weights.safetensors", lambda content: content[:-100]),
         r"weights\.safetensors: \d+ bytes with sha256 \w+, expected \d+",
     ),
-    "flipped byte": (
-        rewritten("encoder.onnx", lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:]),
-        r"encoder\.onnx: \d+ bytes with sha256 \w+, expected \d+",
-    ),
+    "flipped byte": (rewritten("encoder.onnx", flip), r"encoder\.onnx: \d+ bytes with sha256 \w+, expected \d+"),
     "missing file": (lambda folder: (folder / "joiner.onnx").unlink(), r"joiner\.onnx cannot be read"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), r"holds no manifest\.json"),
     "manifest is no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), r"manifest\.json: field"),

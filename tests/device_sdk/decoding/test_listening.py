@@ -71,8 +71,7 @@ def test_partials_and_results_come_in_order(recognizer, sound):
     partials: list[Partial] = []
     for event in session.segments(cut(iter([sound]), 4_000)):
         if isinstance(event, Partial):
-            for before in partials:
-                assert event.text.startswith(before.stable)
+            assert all(event.text.startswith(before.stable) for before in partials)
             partials.append(event)
             continue
         assert partials[-1].endpoint == (partials[-1].rule is not None)
@@ -239,10 +238,8 @@ def test_leaving_the_loop_early(recognizer, sound, expected):
         raise AssertionError("no result")
 
     assert replace(asyncio.run(run()), utterance_id="") == expected[0]
-    for event in session.segments([sound]):
-        if isinstance(event, Result):
-            assert event.text == expected[0].text
-            break
+    again = next(event for event in session.segments([sound]) if isinstance(event, Result))
+    assert again.text == expected[0].text
     session.reset()
     session.feed(sound[:16_000])
 

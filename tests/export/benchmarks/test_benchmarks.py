@@ -57,9 +57,7 @@ def test_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, case in cases.items():
         monkeypatch.setattr(learn, name, case)
     monkeypatch.setattr(learn, "TURNS", 1)
-    monkeypatch.setattr(
-        learn, "_measure", lambda side, case, folder: learn.Measurement(**learn.measure_here(side, case, folder))
-    )
+    monkeypatch.setattr(learn, "_measure", lambda *given: learn.Measurement(**learn.measure_here(*given)))
     assert all(figure.ours > 0.0 for figure in checked(learn.benchmark()).values())
 
 
@@ -75,27 +73,23 @@ def test_both_sides_of_a_local_step_do_the_same(tmp_path: Path) -> None:
     network = learn.torch_step(problem, SMALL, tmp_path)()
     learn.onnxruntime_step(problem, SMALL, tmp_path)()
     session = TrainingSession(graph=training(architecture), architecture=architecture)
-    found = [
+    first, ours, peers = (
         session.run(weights, problem.features, problem.tokens.tolist(), [1.0, 1.0]).negative_log_likelihoods
         for weights in (before, problem.weights, network.to_parameters())
-    ]
-    assert found[1] == pytest.approx(found[2], rel=1e-5)
-    assert found[1].sum() < found[0].sum()
-
-
-def arrays() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {"w": rng.normal(size=(200, 300)).astype(np.float32), "b": rng.normal(size=400).astype(np.float32)}
+    )
+    assert ours == pytest.approx(peers, rel=1e-5) and ours.sum() < first.sum()
 
 
 def test_delta(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not [name for name, figure in checked(delta.figures_of(arrays(), draws=30)).items() if figure.holds is False]
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("w", (200, 300)), ("b", 400))}
+    assert not [name for name, figure in checked(delta.figures_of(arrays, draws=30)).items() if figure.holds is False]
 
     def nearest(values, encoding, scale_per):
         return encode({name: np.round(array, 1) for name, array in values.items()}, encoding, scale_per)
 
     monkeypatch.setattr(delta, "encode", nearest)
-    biased = [figure for figure in delta.figures_of(arrays(), draws=30) if figure.metric.startswith("bias")]
+    biased = [figure for figure in delta.figures_of(arrays, draws=30) if figure.metric.startswith("bias")]
     assert biased and all(figure.holds is False for figure in biased)
 
 

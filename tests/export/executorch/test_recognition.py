@@ -1,20 +1,16 @@
 """ExecuTorch's programs beside the torch network they come from and beside onnxruntime on the same weights."""
 
-import hashlib
 import json
-import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from device_sdk.audio import list_audio, read_audio
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import BundleError, MissingExtraError
@@ -26,8 +22,10 @@ from export.benchmarks.decode import shipped_speech
 from export.executorch import export_executorch
 from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep
 from export.networks.rnnt import RNNT
+from tests.device_sdk.bundle.test_bundle import edit, flip, rewritten
+from tests.device_sdk.bundle.test_bundle import replace as replaced
 from tests.signals import noise
-from tests.speech import packaged
+from tests.speech import SPEECH, packaged
 from tests.tiny import tiny_weights
 
 torch = pytest.importorskip("torch")
@@ -119,15 +117,8 @@ def test_predictor_and_joiner_are_onnxruntimes_for_any_batch(transducer, peer, r
         assert found.shape == (rows, sizes.pieces)
 
 
-def recordings():
-    return [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
-
-
-needs_data = pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
-
-
 @installed
-@pytest.mark.parametrize("speech", [shipped_speech, pytest.param(recordings, marks=[pytest.mark.data, needs_data])])
+@pytest.mark.parametrize("speech", SPEECH)
 def test_the_best_hypotheses_are_onnxruntimes(bundle, transducer, speech):
     ours, peers = Recognizer(bundle, transducer=transducer), Recognizer(bundle)
     for clip in speech():
@@ -186,24 +177,11 @@ def test_programs_take_the_weights_of_any_version(folder, bundle, transducer, pe
 
 @pytest.fixture
 def copy(folder, tmp_path):
-    return Path(shutil.copytree(folder, tmp_path / "copy"))
-
-
-def edit(folder, change):
-    described = json.loads((folder / MANIFEST).read_text("utf-8"))
-    change(described)
-    (folder / MANIFEST).write_text(json.dumps(described), "utf-8")
-
-
-def replaced(folder, name, content):
-    """Another content of a program, with the hash made to fit."""
-    (folder / name).write_bytes(content)
-    entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    edit(folder, lambda described: described["files"].update({name: entry}))
+    return shutil.copytree(folder, tmp_path / "copy")
 
 
 def described(change):
-    return lambda folder: edit(folder, change)
+    return edit(change, MANIFEST)
 
 
 @installed
@@ -227,25 +205,22 @@ def described(change):
         (described(lambda d: d.update(training=[BUCKET])), r"files: 'training-32-1-1.pte' is missing"),
         (described(lambda d: d.update(batch=7)), r"predictor.pte: inputs have shapes"),
         (lambda folder: (folder / "joiner.pte").unlink(), r"joiner.pte: cannot be read"),
-        (lambda folder: flip(folder / "encoder.pte"), r"encoder.pte: \d+ bytes with sha256 .*, expected"),
-        (lambda folder: replaced(folder, "encoder.pte", b""), r"encoder.pte: constants: .* of 0, behind 0"),
+        (rewritten("encoder.pte", flip), r"encoder.pte: \d+ bytes with sha256 .*, expected"),
+        (replaced("encoder.pte", b"", MANIFEST), r"encoder.pte: constants: .* of 0, behind 0"),
         (
-            lambda folder: replaced(folder, "encoder.pte", bytes((folder / "encoder.pte").stat().st_size)),
+            lambda folder: replaced("encoder.pte", bytes((folder / "encoder.pte").stat().st_size), MANIFEST)(folder),
             r"cannot load",
         ),
-        (lambda folder: replaced(folder, "predictor.pte", (folder / "joiner.pte").read_bytes()), r"to be at bytes"),
+        (
+            lambda folder: replaced("predictor.pte", (folder / "joiner.pte").read_bytes(), MANIFEST)(folder),
+            r"to be at bytes",
+        ),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(copy, bundle, damage, message):
     damage(copy)
     with pytest.raises(BundleError, match=message):
         ExecutorchTransducer(copy, bundle)
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 @installed

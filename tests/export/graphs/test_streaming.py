@@ -63,20 +63,6 @@ def test_prediction_steps_are_the_networks(network):
     np.testing.assert_allclose(np.stack(steps, axis=1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("shapes", JOINED)
-@torch.no_grad()
-def test_the_joiner_is_the_networks(network, shapes):
-    size = network.architecture.joiner_size
-    random = np.random.default_rng(2)
-    encoded, predicted = (random.normal(size=(*shape, size)).astype(np.float32) for shape in shapes)
-    (found,) = run(network, streaming.joiner, {"encoded": encoded, "predicted": predicted})
-    expected = network.join(torch.from_numpy(encoded), torch.from_numpy(predicted)).numpy()
-    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-5)
-    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1.0, atol=1e-5)
-
-
-UNIT = 1 / 127
-
 Float = NDArray[np.float64]
 
 
@@ -102,17 +88,14 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def unit(x: Float) -> Float:
     """On the grid that states and joint are rounded to."""
-    return np.rint(x / UNIT) * UNIT
-
-
-def sigmoid(x: Float) -> Float:
-    return 1.0 / (1.0 + np.exp(-x))
+    return np.rint(127 * x) / 127
 
 
 def cell(gates: Float, c: Float) -> tuple[Float, Float]:
     i, o, f, candidate = np.split(gates, 4, axis=-1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
-    return sigmoid(o) * np.tanh(c), c
+    i, o, f = (1.0 / (1.0 + np.exp(-gate)) for gate in (i, o, f))
+    c = f * c + i * np.tanh(candidate)
+    return o * np.tanh(c), c
 
 
 def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None:

@@ -22,6 +22,7 @@ from tests.export.graphs import oracle
 
 Float = NDArray[np.float32]
 Tokens = tuple[int, ...]
+NETWORKS = ("encoder", "predictor")
 
 ARCHITECTURES = (
     Architecture(3, 12, 2, 9, 7, 8, 11, mel_bins=4),
@@ -105,17 +106,9 @@ def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, 
     found = run.run(parameters, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
 
     given = {} if beneath is None else beneath.given
-    likelihoods, parts = oracle.gradient_parts(
-        architecture,
-        parameters,
-        features,
-        loss.hypotheses,
-        names,
-        frozen(architecture, subset).encoder_layers,
-        given.get("encoder_hidden"),
-        given.get("predictor_hidden"),
-        factors=subset == "adapters",
-    )
+    layers, lower = frozen(architecture, subset).encoder_layers, [given.get(f"{side}_hidden") for side in NETWORKS]
+    what = (architecture, parameters, features, loss.hypotheses, names)
+    likelihoods, parts = oracle.gradient_parts(*what, layers, *lower, factors=subset == "adapters")
     posterior = np.exp(likelihoods.min() - likelihoods)
     posterior /= posterior.sum()
     expected = float(posterior @ loss.costs)
@@ -123,10 +116,8 @@ def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, 
     np.testing.assert_allclose(found.negative_log_likelihoods, likelihoods, rtol=2e-6, atol=3e-6)
     assert found.expected_cost == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert list(found.gradients) == list(parts[0])
-    error = {
-        name: value - sum(weight * part[name] for weight, part in zip(share, parts, strict=True))
-        for name, value in found.gradients.items()
-    }
+    expected_by = {name: sum(w * part[name] for w, part in zip(share, parts, strict=True)) for name in found.gradients}
+    error = {name: value - expected_by[name] for name, value in found.gradients.items()}
     terms = np.abs(loss.weights) + loss.cost_scale * posterior * (expected + loss.costs)
     whole = sum(term * norm(part) for term, part in zip(terms, parts, strict=True))
     assert norm(error) <= 1e-5 * whole

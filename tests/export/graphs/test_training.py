@@ -131,8 +131,6 @@ def test_the_same_graph_has_the_same_bytes() -> None:
     assert build_graphs(TINY) == build_graphs(TINY)
 
 
-pytest.importorskip("torch")
-
 SHAPES = {
     "small": (12, 48),
     "large and wide": (512, 2048),

@@ -63,25 +63,26 @@ def test_padding_changes_nothing() -> None:
     made = network()
     features = torch.randn(1, 30, TINY.bins)
     longer = torch.cat([features, 9.0 * torch.randn(1, 12, TINY.bins)], 1)
-    made.candidates = lambda frames, longest, generator=None: (
-        (  # type: ignore[method-assign,assignment]
-            torch.arange(longest)[None, :, None] * 7 + torch.arange(5)
-        )
-        % frames[:, None, None]
-    )
+    places = torch.arange(14)[None, :, None] * 7 + torch.arange(5)
+    made.candidates = lambda frames, longest, _=None: places[:, :longest] % frames[:, None, None]  # type: ignore
     alone, _ = made.losses(features, torch.tensor([10]))
     padded, _ = made.losses(longer, torch.tensor([10]))
     torch.testing.assert_close(alone, padded)
 
 
-def test_a_recognizer_begins_with_the_pretrained_encoder() -> None:
-    pretrained, target = network(), recognizer()
+def begun(target: RNNT, pretrained: CPC, bins: int) -> torch.Tensor:
+    """Features, [2, 21, bins], of which both then have the same hidden states."""
     begin_encoder(target, pretrained)
-    features = torch.randn(2, 21, TINY.bins)
+    features = torch.randn(2, 21, bins)
     context, _ = pretrained.encoder(pretrained.latents(features))
     torch.testing.assert_close(target.hidden(target.stack(features)), context)
-    before = target.to_parameters()
-    other = recognizer().from_parameters(before)
+    return features
+
+
+def test_a_recognizer_begins_with_the_pretrained_encoder() -> None:
+    pretrained, target = network(), recognizer()
+    features = begun(target, pretrained, TINY.bins)
+    other = recognizer().from_parameters(target.to_parameters())
     torch.testing.assert_close(other.encode(features), target.encode(features))
 
 
@@ -89,9 +90,6 @@ def test_a_device_s_recognizer_takes_an_encoder_without_feature_layers() -> None
     a = PRESETS["tiny"]
     shape = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
     pretrained, target = CPC(shape, Contrast(2, 4)), RNNT(a)
-    begin_encoder(target, pretrained)
-    features = torch.randn(2, 12, a.mel_bins)
-    context, _ = pretrained.encoder(pretrained.latents(features))
-    torch.testing.assert_close(target.hidden(target.stack(features)), context)
+    begun(target, pretrained, a.mel_bins)
     with pytest.raises(ConfigurationError, match="expected"):
         begin_encoder(recognizer(), pretrained)

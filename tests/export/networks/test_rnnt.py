@@ -22,24 +22,18 @@ def network(seed: int = 0) -> RNNT:
     return made
 
 
-def test_parameters_have_the_public_names_and_shapes() -> None:
-    found = network().to_parameters()
-    assert {name: value.shape for name, value in found.items()} == SHAPE.constant_shapes() | SHAPE.parameter_shapes()
-    assert all(value.dtype == np.float32 for value in found.values())
-
-
 def test_parameters_survive_the_way_there_and_back() -> None:
     source, target = network(1).double(), network(2)
-    parameters = source.to_parameters()
+    parameters, shapes = source.to_parameters(), SHAPE.constant_shapes() | SHAPE.parameter_shapes()
+    assert {name: (value.shape, value.dtype) for name, value in parameters.items()} == {
+        name: (shape, np.float32) for name, shape in shapes.items()
+    }
     target.from_parameters(parameters)
     for name, value in target.to_parameters().items():
         np.testing.assert_allclose(value, parameters[name], rtol=1e-6, atol=1e-7)
     features, tokens = torch.randn(2, 14, 64), torch.randint(1, 16, (2, 3))
-    for one, other in (
-        (source.float().encode(features), target.encode(features)),
-        (source.predict(tokens), target.predict(tokens)),
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    one, other = ((made.encode(features), made.predict(tokens)) for made in (source.float(), target))
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
