@@ -45,6 +45,17 @@ def test_every_block_of_python_is_one_that_runs() -> None:
     assert sorted(blocks("python")) == sorted(block("python", holds) for holds in EXAMPLES)
 
 
+def test_a_model_is_imported_by_the_three_commands(tmp_path: Path) -> None:
+    (tmp_path / "sentences.txt").write_text("can i have a large mocha please\nturn on the light\n", "utf-8")
+    lines = [line for line in block("sh", "import sherpa").splitlines() if line.startswith("idiolect ")]
+    assert len(lines) == 3
+    for line in lines:
+        command = [sys.executable, "-m", "device_sdk.cli", *shlex.split(line, comments=True)[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "can i have a large mocha please" in done.stderr
+
+
 def test_the_first_command_hears_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
