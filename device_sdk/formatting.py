@@ -11,9 +11,7 @@ from device_sdk.hypothesis import Word
 
 __all__ = ["Cue", "Span", "cues", "formatted", "spans", "srt", "webvtt"]
 
-MONTHS = frozenset(
-    {"january", "february", "april", "june", "july", "august", "september", "october", "november", "december"}
-)
+MONTHS = frozenset("january february april june july august september october november december".split())
 DAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
 WORDS_TOO = frozenset({"march", "may"})
 """Months that are words of their own: capital only in a date."""

@@ -47,15 +47,12 @@ class Bundle:
     def __init__(
         self, path: Path, folder: Path, manifest: Manifest, packed: bytes, tokenizer: Tokenizer, version: str
     ) -> None:
-        self.path = path
-        self.manifest = manifest
+        self.path, self.manifest = path, manifest
         self.architecture: AnyArchitecture = manifest.read_architecture(str(path))
         self.features: FeatureSettings = manifest.read_features(str(path))
         self.packed = packed
         self.weights: Mapping[str, Float] = MappingProxyType(weight_files.unpack(self.architecture, packed))
-        self.tokenizer = tokenizer
-        self.version = version
-        self._folder = folder
+        self.tokenizer, self.version, self._folder = tokenizer, version, folder
         self._owner: Bundle | None = None
 
     @classmethod

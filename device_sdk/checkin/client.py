@@ -61,11 +61,8 @@ class Client:
         import httpx
 
         self.url = url.rstrip("/")
-        self.bytes_up = 0
-        self.bytes_down = 0
-        self._attempts = max(1, attempts)
-        self._pause = pause
-        self._timeout = timeout
+        self.bytes_up = self.bytes_down = 0
+        self._attempts, self._pause, self._timeout = max(1, attempts), pause, timeout
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:

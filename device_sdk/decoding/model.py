@@ -47,11 +47,9 @@ class Model:
         check_type("settings", settings, DecodingSettings, "DecodingSettings")
         if isinstance(bundle.architecture, StreamingArchitecture):
             settings = replace(settings, symbols_per_frame=bundle.architecture.symbols_per_frame)
-        self.settings = settings
-        self.rescore = rescore
+        self.settings, self.rescore = settings, rescore
         self.offset: NDArray[np.float32] | None = None
-        self.features = bundle.features
-        self.tokenizer = bundle.tokenizer
+        self.features, self.tokenizer = bundle.features, bundle.tokenizer
         self.transducer: Transducer = open_transducer(bundle, threads, precision) if transducer is None else transducer
         self.frame_seconds = frame_seconds(self.transducer, self.features)
 

@@ -71,11 +71,8 @@ class RecognitionSession(Listening):
         audio of several channels, [S, channels], and take their mean. endpointing: when an utterance is over; None
         never says so. hotwords: phrases to expect. host: the device whose session this is."""
         check_type("endpointing", endpointing, (Endpointing, NoneType), "Endpointing, or None")
-        self._recognizer = recognizer
-        self._host = host
-        self._mix_down = mix_down
-        self._endpointing = endpointing
-        self._hotwords = hotwords
+        self._recognizer, self._host, self._hotwords = recognizer, host, hotwords
+        self._mix_down, self._endpointing = mix_down, endpointing
         self._spellings = None if hotwords is None else hotwords.spellings
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
         self._block = round(recognizer.settings.block_seconds * self._resampler.source)
@@ -405,6 +402,4 @@ class Recognizer(Model):
         sample_rate (Hz); or a file, by its path or as its bytes, which knows its own. mix_down: take the mean of
         several channels instead of refusing them. hotwords: phrases to expect, as of :meth:`session`. Raises
         :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known."""
-        return recognize_whole(
-            lambda rate: self.session(rate, mix_down=mix_down, hotwords=hotwords), audio, sample_rate
-        )
+        return recognize_whole(lambda hz: self.session(hz, mix_down=mix_down, hotwords=hotwords), audio, sample_rate)

@@ -192,9 +192,7 @@ def _signal(kind: str, fields: dict[str, Any]) -> Single:
     if kind == "Semantics":
         values = {slot: tuple(each) for slot, each in fields["lexicon"].items()}
         return Semantics(fields["slots"], SlotLexicon(values), fields["mode"])
-    if kind == "Repeated":
-        return Repeated(tuple(fields["texts"]))
-    return _SIGNALS[kind](**fields)
+    return Repeated(tuple(fields["texts"])) if kind == "Repeated" else _SIGNALS[kind](**fields)
 
 
 def _hypothesis(fields: dict[str, Any]) -> Hypothesis:

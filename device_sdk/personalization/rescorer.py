@@ -26,8 +26,7 @@ class Rescorer:
 
     def __init__(self, bundle: Bundle, weights: CombinationWeights | None = None, threads: int = 1) -> None:
         """weights: instead of the bundle's own combination."""
-        self.words = bundle.words
-        self.background = bundle.background
+        self.words, self.background = bundle.words, bundle.background
         self.weights = bundle.combination if weights is None else weights
         self._bundle, self._threads = bundle, threads
         self._factors: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None

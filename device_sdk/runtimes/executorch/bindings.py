@@ -21,9 +21,7 @@ class Method:
     """A loaded program's method. Owns the bytes, which ExecuTorch reads for as long as it runs."""
 
     def __init__(self, program: bytes, method: Any, from_numpy: Any) -> None:
-        self._program = program
-        self._method = method
-        self._from_numpy = from_numpy
+        self._program, self._method, self._from_numpy = program, method, from_numpy
 
     def tensor(self, array: NDArray[np.generic]) -> Any:
         """A tensor with a copy of the values, which may be read-only or a view."""

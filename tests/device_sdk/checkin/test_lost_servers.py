@@ -154,12 +154,8 @@ def test_a_clock_that_is_off_is_corrected_by_the_servers_date_and_one_that_is_fa
 
 @pytest.mark.parametrize("ahead", [6 * DAY, 8 * DAY, 4000 * DAY, -8 * DAY])
 def test_nobody_makes_a_device_sign_for_the_far_future(ahead: float, tmp_path: Path, tiny_bundle: Bundle) -> None:
-    answers = {"/v1/check-in": refusing("stale_time", ahead)}
-    with (
-        opened(tmp_path, tiny_bundle) as device,
-        Hostile(tiny_bundle, answers=answers) as liar,
-        Hostile(tiny_bundle) as other,
-    ):
+    with opened(tmp_path, tiny_bundle) as device, Hostile(tiny_bundle) as liar, Hostile(tiny_bundle) as other:
+        liar.answers["/v1/check-in"] = refusing("stale_time", ahead)
         for _ in range(3):
             with pytest.raises(CheckInError):
                 device.check_in(liar.url, ENROLMENT)

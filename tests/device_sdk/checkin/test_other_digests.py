@@ -24,9 +24,7 @@ def servers(tmp_path: Path, tiny_bundle: Bundle):
 def pushed(server: Site, bundle: Bundle, seed: int) -> None:
     """Publish weights of version m7 that depend on the seed."""
     rng = np.random.default_rng(seed)
-    moved = {
-        name: values + rng.normal(size=values.shape).astype(np.float32) / 100 for name, values in bundle.weights.items()
-    }
+    moved = {name: old + rng.normal(size=old.shape).astype(np.float32) / 100 for name, old in bundle.weights.items()}
     moved |= {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     server.operator.post("models/m7", content=dump_weights(moved, {}))
 

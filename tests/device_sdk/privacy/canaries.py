@@ -95,9 +95,7 @@ class Needles:
 
     def found(self, content: bytes) -> set[str]:
         """What of it stands in ``content`` or in anything packed in it: "canary as form (in layer)"."""
-        return {
-            f"{what} (in {layer})" if layer else what for layer, inner in layers(content) for what in self._plain(inner)
-        }
+        return {f"{what} (in {kind})" if kind else what for kind, part in layers(content) for what in self._plain(part)}
 
     def _plain(self, content: bytes) -> set[str]:
         hits: set[str] = set()

@@ -31,10 +31,8 @@ def advertised(count: int, *, words: int = 5, minimum: int = 2, round_id: str = 
     """Devices that have announced their keys, by id."""
     parties = {}
     for index in range(count):
-        identity, name = Ed25519PrivateKey.generate(), f"device-{index:03d}"
-        parties[name] = Party(
-            identity, advertise(identity, name, round_id, words_digest=DIGEST, words=words, minimum=minimum)
-        )
+        key, name = Ed25519PrivateKey.generate(), f"device-{index:03d}"
+        parties[name] = Party(key, advertise(key, name, round_id, words_digest=DIGEST, words=words, minimum=minimum))
     return parties
 
 

@@ -121,10 +121,8 @@ def test_stolen_online_keys_bring_back_no_old_release_and_a_new_root_ends_them(d
 def forged(fleet: Fleet, targets: bytes) -> dict[str, Answer]:
     """What leads to these targets, by somebody who has the online keys, ahead of every honest version."""
     snapshot = signed_snapshot(fleet.keys, targets, FAR)
-    return {
-        f"{UPDATES}timestamp.json": signed_timestamp(fleet.keys, snapshot, FAR),
-        f"{UPDATES}{FAR}.snapshot.json": snapshot,
-    }
+    timestamp = signed_timestamp(fleet.keys, snapshot, FAR)
+    return {f"{UPDATES}timestamp.json": timestamp, f"{UPDATES}{FAR}.snapshot.json": snapshot}
 
 
 def test_metadata_is_refused_once_it_has_expired(device: Device, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
