@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from device_sdk import Bundle, BundleError
 from device_sdk.commands.bundle import app, try_out
+from device_sdk.runtimes.onnxruntime import OnnxTransducer
 
 RUN = CliRunner()
 
@@ -49,8 +50,6 @@ def test_show(tiny_bundle: Bundle) -> None:
 
 
 def test_graphs_that_give_nonsense_are_found(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    from device_sdk.runtimes.onnxruntime import OnnxTransducer
-
     join = OnnxTransducer.join
     monkeypatch.setattr(OnnxTransducer, "join", lambda *given: join(*given) + 1.0)
     with pytest.raises(BundleError, match=r"the joiner gives probabilities that do not sum to 1"):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import queue
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import soundfile
 
 from device_sdk.cli import main
+from device_sdk.formatting import formatted
 from tests.signals import chirp, noise
 
 
@@ -281,8 +283,6 @@ def test_subtitles(tiny_bundle, recordings, tmp_path, monkeypatch, capsys):
 
 
 def test_formatted_text_stands_beside_what_was_recognized(tiny_bundle, recordings, capsys):
-    from device_sdk.formatting import formatted
-
     assert run(tiny_bundle, recordings / "a.wav", "--json", "--format") == 0
     (entry,) = files(capsys)
     assert entry["formatted"] == formatted(entry["text"]) != entry["text"]
@@ -332,8 +332,6 @@ class Sound:
 
 
 def test_the_microphone(tiny_bundle, monkeypatch, capsys):
-    import queue
-
     class Heard(queue.SimpleQueue):
         def get(self, timeout):
             if self.empty():

@@ -13,6 +13,7 @@ import io
 import json
 import re
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -186,8 +187,6 @@ _PACKINGS: Mapping[str, Callable[[bytes], Iterator[bytes]]] = {
 
 
 def _zipped(content: bytes) -> bytes:
-    import zipfile
-
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("member", gzip.compress(content))

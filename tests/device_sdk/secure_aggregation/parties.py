@@ -8,6 +8,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from device_sdk.secure_aggregation.keys import advertised_bytes
 from device_sdk.secure_aggregation.participant import Participant, advertise, mask, share
 from device_sdk.wire.secure_aggregation import KeyAdvertisement, Roster
 
@@ -57,7 +58,5 @@ def masked(participants: dict[str, Participant], vectors: dict[str, NDArray[np.i
 
 def resigned(party: Party, **changes: object) -> KeyAdvertisement:
     """A party's advertisement with other fields, signed anew by the same identity."""
-    from device_sdk.secure_aggregation.keys import advertised_bytes
-
     changed = party.participant.advertised.model_copy(update=changes)
     return changed.model_copy(update={"signature": party.identity.sign(advertised_bytes(changed))})

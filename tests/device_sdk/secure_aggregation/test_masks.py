@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from hypothesis import given, settings
@@ -59,8 +60,6 @@ def test_another_round_roster_pair_or_minimum_is_another_mask() -> None:
 
 def test_the_keystream_is_aes_in_counter_mode() -> None:
     """Against the block cipher applied to the counters 0, 1, 2."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-
     key = bytes(range(32))
     roster = roster_of(PARTIES, words=10)
     counters = b"".join(index.to_bytes(16, "big") for index in range(3))

@@ -12,9 +12,11 @@ from typing import Any
 
 import httpx
 import numpy as np
+from safetensors.numpy import save
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Timestamp
 
 from device_sdk import Bundle, CheckInReport, Client, Device
+from server.settings import UpdateSettings
 from server.signing.roots import create, public_key, read_key
 from tests.device_sdk.checkin.site import site
 from tests.server.parties import ENROLMENT, Operator
@@ -98,8 +100,6 @@ class Fleet:
 
 
 def weights(bundle: Bundle, seed: int, scale: float = 0.01) -> bytes:
-    from safetensors.numpy import save
-
     rng = np.random.default_rng(seed)
     moved = {
         name: array + np.float32(scale) * rng.standard_normal(array.shape).astype(np.float32)
@@ -153,8 +153,6 @@ def running(
     folder: Path, bundle: Bundle, *, server_settings: Mapping[str, Any] | None = None, **changes: Any
 ) -> Iterator[Fleet]:
     """changes: of the settings of updates."""
-    from server.settings import UpdateSettings
-
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)
     with site(folder, bundle, updates=UpdateSettings(keys / "server", **changes), **(server_settings or {})) as found:

@@ -17,7 +17,10 @@ from tuf.api.metadata import TargetFile, Targets
 from device_sdk import Bundle, CheckInError, ConfigurationError, Device, DeviceSettings, MissingExtraError
 from device_sdk.checkin.updates.metadata import Release, Target, release_of
 from device_sdk.learning import LearningSettings, TeacherSettings
+from server.registry.models import add_model, publish, store
 from server.signing.roots import public_key, read_key, rotate, sign
+from server.storage.blobs import FolderBlobs
+from server.storage.database import Database
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import (
     Answer,
@@ -243,10 +246,6 @@ def test_lengths_beyond_what_a_device_could_use_are_refused_before_anything_come
 
 def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
     """Everything else of the release is taken; the teacher follows when its bytes are the signed ones."""
-    from server.registry.models import add_model, publish, store
-    from server.storage.blobs import FolderBlobs
-    from server.storage.database import Database
-
     folder = fleet.keys.parent
     database, blobs = Database(f"sqlite:///{folder / 'server.db'}"), FolderBlobs(folder / "blobs", tidy=False)
     made = {}
