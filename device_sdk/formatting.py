@@ -11,7 +11,9 @@ from device_sdk.hypothesis import Word
 
 __all__ = ["Cue", "Span", "cues", "formatted", "spans", "srt", "webvtt"]
 
-MONTHS = frozenset("january february april june july august september october november december".split())
+MONTHS = frozenset(
+    {"january", "february", "april", "june", "july", "august", "september", "october", "november", "december"}
+)
 DAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
 WORDS_TOO = frozenset({"march", "may"})
 """Months that are words of their own: capital only in a date."""

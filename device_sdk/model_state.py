@@ -165,8 +165,8 @@ class ModelState:
         self.commit_judged(student, self.watch, self.proven)
 
     def commit_judged(self, student: Student, watch: Watch, proven: Student | None, *learned_from: str) -> None:
-        """Makes these the local weights, this what the guard remembers of them, and this what it falls back on.
-        learned_from: kept utterances, which go with the same commit."""
+        """Makes these the local weights, and what the guard remembers and falls back on. learned_from: kept ones, which
+        go."""
         with self._guard:
             if not self.consent.deltas:  # withdrawn while the student learned
                 student = replace(student, gradients=None)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 
 def peak_megabytes() -> float:
-    """The most resident memory that this process has had, in MB. Linux's own figure: what ``getrusage`` gives there
-    starts from the parent's memory at the moment of the fork."""
+    """This process' most resident memory, MB. On Linux ``getrusage`` would start from the parent's, at the fork."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text().splitlines():

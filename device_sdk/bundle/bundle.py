@@ -180,8 +180,7 @@ class Bundle:
         return self._folder / name
 
     def with_weights(self, weights: Mapping[str, NDArray[np.generic]], version: str) -> Bundle:
-        """The same bundle with other weights; constants that ``weights`` leaves out are kept. Raises
-        :class:`BundleError` for a wrong name, shape, type or value."""
+        """The same bundle with other weights; constants that are left out are kept. Raises :class:`BundleError`."""
         constants = {name: self.weights[name] for name in self.architecture.constant_shapes()}
         merged: dict[str, NDArray[np.generic]] = {**constants, **weights}
         weight_files.check(self.architecture, merged, f"weights {version!r}")

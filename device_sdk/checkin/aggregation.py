@@ -76,8 +76,7 @@ def take_part(
     offer: RoundOffer | None,
     settings: DeviceSettings,
 ) -> Progress:
-    """Joins the offered round where it takes counts in this way, and goes on with the one joined before. CheckInError:
-    the server cannot be reached; everything is kept."""
+    """Joins the offered round, or goes on with the one joined before. CheckInError: not reached; everything is kept."""
     kept, bounds = _read(model_state.store, who), settings.bounds
     if kept is None:
         willing = settings.share_marginals and model_state.consent.marginals

@@ -24,8 +24,7 @@ def refusal(store: Store, bounds: OfferBounds, plan: Plan) -> str | None:
 
 
 def charge(store: Store, bounds: OfferBounds, plan: Plan) -> None:
-    """Counts a report by this plan as made. Call it inside the transaction that makes it: what comes of the report is
-    not asked, since whoever it was sent to may have it."""
+    """Counts a report by this plan as made, inside the transaction that makes it, whatever comes of it."""
     spent, stream = read(store), stream_of(plan)
     _write(store, spent | {stream: spent[stream].plus(cost_of(plan, bounds.cohort))})
 

@@ -42,8 +42,8 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: nats, of the transducer; frames: the frame that emitted each token, in the best
-    alignment; hotword: what its hotwords add to its rank, nats."""
+    """One prefix of a beam. score: the transducer's; frames: that emitted each token; hotword: added to its rank
+    (nats)."""
 
     tokens: tuple[int, ...]
     score: float
@@ -92,8 +92,7 @@ def advance(beam: Beam, encoded: Float, transducer: Transducer, settings: Decodi
 
 
 def restart(beam: Beam) -> Beam:
-    """The same hypotheses, to which the prediction network listens as to an empty one: networks that learned of single
-    utterances are led astray by what was said before a pause."""
+    """The same hypotheses, to which the prediction network listens as to an empty one: a pause may mislead it."""
     aside = settled(beam.tree, beam.aside, beam.heard, beam.frame) if beam.aside else {}
     alignments = [aside.get(prefix, each) for prefix, each in zip(beam.prefixes, beam.alignments, strict=True)]
     ranks = [each.score + prefix.bonus for prefix, each in zip(beam.prefixes, alignments, strict=True)]

@@ -219,8 +219,7 @@ def write_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]
 
 
 def settled(text: str, spellings: Spellings) -> str:
-    """What is written for a text, as far as nothing that may follow it can change that: the beginning of what is
-    written for every text that begins with this one."""
+    """What is written for a text, as far as nothing that may follow it can change that."""
     words = text.split()
     found: list[str] = []
     for start, _, phrase in _read(words, spellings):

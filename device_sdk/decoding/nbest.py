@@ -123,8 +123,7 @@ def coverage(hypotheses: Sequence[Hypothesis]) -> float:
 
 
 def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -> list[list[float]]:
-    """For each hypothesis, the summed share [words] of those that agree with each of its words, itself among them.
-    shares: [N] of each hypothesis, summing to 1."""
+    """For each hypothesis, the summed share [words] of those that agree with each of its words. shares: [N], sum 1."""
     found = [[share] * len(each.words) for each, share in zip(hypotheses, shares, strict=True)]
     for index, one in enumerate(hypotheses):
         mine, share = found[index], shares[index]

@@ -249,8 +249,7 @@ class RecognitionSession(Listening):
             self._host.check()
 
     def skip(self) -> None:
-        """At an endpoint before which nothing was said: begin another utterance with the last moment of this one, where
-        a word may have begun that is not recognized yet."""
+        """At an endpoint before which nothing was said: begin another utterance with the last moment of this one."""
         with self._alone():
             kept = np.concatenate(self._recent) if self._recent else self._held[:0]
             self._consumed -= kept.size

@@ -37,8 +37,7 @@ class RepetitionSettings:
 
 
 def likeness(first: Sequence[str], second: Sequence[str]) -> float:
-    """How alike the closest two texts of two lists are, in characters: 1 where they share one, 0 for empty lists. The
-    empty text (nothing was heard) is like no text."""
+    """How alike the closest two texts of two lists are: 1 where they share one, 0 for empty lists. "" is like none."""
     return max((similarity(left, right) for left in first for right in second if left and right), default=0.0)
 
 

@@ -61,8 +61,7 @@ def gather(
     settings: LearningSettings,
     cost_function: CostFunction | None = None,
 ) -> Candidates:
-    """Everything the utterance may have been: the n-best served, the teacher's, and what feedback adds to them. encode:
-    text -> sentence pieces. Without a signal all costs are 0."""
+    """What the utterance may have been: as served, the teacher's, the feedback's. Without a signal all costs are 0."""
     found: dict[str, tuple[Tokens, float]] = {}
     for heard in (served, teacher):
         if heard is not None:

@@ -42,8 +42,8 @@ _SIGNALS: Mapping[str, type[Single]] = {each.__name__: each for each in get_args
 
 
 class Kept:
-    """Owns the copies on the disk of utterances in memory. Every call is made under the store's guard. heard: all
-    utterances are kept, not only those that the user confirmed."""
+    """Owns the copies on the disk of utterances in memory, under the store's guard. heard: of all, not only confirmed
+    ones."""
 
     def __init__(self, store: Store, recent: Recent, *, heard: bool) -> None:
         self._store, self._recent, self._heard = store, recent, heard

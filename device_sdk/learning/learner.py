@@ -143,8 +143,7 @@ def learn_one(
     cost_function: CostFunction | None = None,
     budget_bytes: int | None = None,
 ) -> Outcome:
-    """The student after one utterance. budget_bytes: what a step may take of memory, None for no bound. LearningError:
-    a step diverged; the student given is as it was."""
+    """The student after one utterance. budget_bytes: memory of a step, at most. LearningError: a step diverged."""
     session, bundle, settings = trainer.session, trainer.bundle, trainer.settings
     taught, score = teacher.hear(student.teacher, example)
     served, encode = heard_of(example.nbest), bundle.tokenizer.encode
@@ -191,8 +190,7 @@ def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Out
 
 
 def _collect(student: Student, features: Float, loss: Objective, trainer: Trainer) -> Stepped:
-    """After the gradient at the base's weights was added to the sum; nothing moves. LearningError: the loss or the
-    gradient is none that a step would be taken with."""
+    """After the gradient at the base's weights was added; nothing moves. LearningError: as of a step that diverges."""
     assert student.gradients is not None
     value, gradients = _evaluate(trainer, trainer.bundle.weights, features, loss)
     norm, largest = steps.global_norm(gradients), trainer.settings.step.largest_norm

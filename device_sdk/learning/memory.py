@@ -108,8 +108,8 @@ class Recent:
             self._drop(key)
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:
-        """Attaches feedback, to what there was of it before. Returns the example as it was. FeedbackError: no such
-        utterance in memory (never heard, learned from already, or too old)."""
+        """Adds feedback to what there was. Returns the example as it was. FeedbackError: no such utterance in
+        memory."""
         if (example := self.get(utterance_id)) is None:
             raise FeedbackError(
                 f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "

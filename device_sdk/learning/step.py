@@ -159,8 +159,7 @@ def factorize(
 
 
 def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[str]) -> dict[str, Float]:
-    """The weights once their factors went from ``before`` to ``after``. LearningError: the step leaves values that are
-    not finite; the arrays given are as they were."""
+    """The weights once their factors went from ``before`` to ``after``. LearningError: values that are not finite."""
     moved = dict(weights)
     for name in matrices:
         up, down = factor_names(name)

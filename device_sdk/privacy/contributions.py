@@ -87,8 +87,7 @@ def local_scale(plan: MarginalPlan) -> int:
 
 
 def gaussian_variance(plan: MarginalPlan) -> int:
-    """Variance of the Gaussian noise of one release, in squared units, rounded up: the least that gives (epsilon,
-    delta) for the L2 sensitivity of one device's report."""
+    """Variance of one release's Gaussian noise, rounded up: (epsilon, delta) for the L2 sensitivity of a report."""
     ratio = gaussian_ratio(plan.epsilon, plan.delta)
     return max(1, math.ceil((l2_sensitivity(plan) / ratio) ** 2))
 

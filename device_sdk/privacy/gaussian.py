@@ -35,8 +35,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
 
 
 def gaussian_ratio(epsilon: float, delta: float) -> float:
-    """The largest ratio of L2 sensitivity to noise whose Gaussian mechanism is (epsilon, delta), rounded downwards.
-    Raises PrivacyError for values outside their domain."""
+    """The largest ratio of L2 sensitivity to noise that is (epsilon, delta), rounded downwards. Raises PrivacyError."""
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise PrivacyError(f"epsilon {epsilon!r}, delta {delta!r}: expected epsilon > 0 and delta inside (0, 1)")
     return _edge(lambda ratio: gaussian_delta(ratio, epsilon) <= delta, 1e6)[0]

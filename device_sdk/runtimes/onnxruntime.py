@@ -37,8 +37,7 @@ Float = NDArray[np.float32]
 
 
 def _loaded() -> ModuleType:
-    """onnxruntime, kept from reporting: official builds tell their maker about models and machine, and leave an id in
-    the user's home, unless they are told not to before they are loaded."""
+    """onnxruntime, kept from telling its maker about models and machine, as official builds do unless told before."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 

@@ -99,8 +99,7 @@ def write_gradients(store: Store, collected: Collected) -> None:
 
 
 def read_local(store: Store, base: Arrays) -> Local | None:
-    """The local weights, None where nothing was learned since the base came. StateError: unreadable. base: the
-    parameters of the base, which stand wherever steps changed nothing."""
+    """The local weights, None where none are. StateError: unreadable. base: what stands where steps changed nothing."""
     head = store.get("settings", "local")
     weights, teacher, start = (store.get("weights", name) for name in ("local", "teacher", "start"))
     if head is None or weights is None:
@@ -163,8 +162,8 @@ def write_proven(store: Store, proven: tuple[Arrays, int] | None, base: Arrays) 
 
 
 def read_marginals(store: Store, words_digest: str, size: int) -> tuple[int, NDArray[np.float64] | None]:
-    """(version, probabilities float64 [size]) of the global distribution; (0, None) where none of this word list was
-    pulled. StateError: unreadable, or no distribution."""
+    """(version, probabilities float64 [size]) of the global distribution; (0, None) for no such. StateError:
+    unreadable."""
     head, content = store.get("settings", "marginals"), store.get("marginals", "global")
     if head is None or content is None:
         return 0, None
@@ -192,8 +191,8 @@ def write_marginals(store: Store, version: int, words_digest: str, values: NDArr
 
 
 def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.float64]:
-    """All counts that went into reports, where rounds ask for every count so far (mode ``paper``), by word id. Returns
-    float64 [size]; zeros for another word list. StateError: unreadable."""
+    """All counts that went into reports of mode ``paper``, float64 [size]; 0 for another word list. StateError:
+    unreadable."""
     counts, content = np.zeros(size), store.get("counts", "reported")
     with reading("counts/reported"):
         if content is not None and (fields := json.loads(content))["words_digest"] == words_digest:
