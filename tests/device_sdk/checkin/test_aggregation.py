@@ -89,8 +89,7 @@ def test_devices_add_up(three: list[Device], server: Site, tmp_path: Path, monke
         for device, report in zip(three, until_sent(three, tap.url), strict=True):
             (sent,) = report.sent
             assert (sent.round_id, sent.kind, sent.refused) == (round_id, "marginals", None)
-            assert pending(device) == 0
-            assert device._store.names("aggregation") == []
+            assert pending(device) == 0 and device._store.names("aggregation") == []
             assert device.learned().marginal_reports == 1
             assert device.check_in(tap.url).round_id is None, "one report a round"
     closed: Any = server.close(round_id)
@@ -199,8 +198,7 @@ def test_a_device_stops_where_the_server_lies(three: list[Device], server: Site)
                 device.check_in(server.url, ENROLMENT)
     assert len(refused) == 1
     assert "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
-    assert pending(three[0]) == 0
-    assert three[0]._store.names("aggregation") == []
+    assert pending(three[0]) == 0 and three[0]._store.names("aggregation") == []
 
 
 def test_an_unreadable_part_is_named(three: list[Device], server: Site) -> None:

@@ -42,8 +42,7 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
         report = device.check_in(server.url, ENROLMENT)
         assert report.round_id == round_id
         assert [(sent.kind, sent.refused) for sent in report.sent] == [("marginals", None), ("deltas", None)]
-        assert report.bytes_up > sum(sent.size for sent in report.sent) > 0
-        assert not report.new_model
+        assert report.bytes_up > sum(sent.size for sent in report.sent) > 0 and not report.new_model
         assert device.check_in(server.url).sent == ()
         assert device.student.steps == 1, "local weights stay until a new base comes"
         closed = server.close(round_id)
@@ -130,8 +129,7 @@ def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle
         third = server.open()
         report = device.check_in(server.url)
         assert [(sent.round_id, sent.refused is None) for sent in report.sent] == [(second, False), (third, True)]
-        assert "round_closed" in str(report.sent[0].refused)
-        assert device.learned().marginal_reports == 2
+        assert "round_closed" in str(report.sent[0].refused) and device.learned().marginal_reports == 2
 
 
 def test_mode_paper_sends_all_counts_so_far_in_every_round(device: Device, server: Site) -> None:

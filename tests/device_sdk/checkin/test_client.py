@@ -84,13 +84,11 @@ def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
     fresh = identity.create(store, URL)
     assert identity.load(store, URL) == fresh
     named = identity.keep_id(store, fresh, "device-7")
-    assert identity.load(store, URL) == named
-    assert named.public_key == fresh.public_key
+    assert identity.load(store, URL) == named and named.public_key == fresh.public_key
     assert len(base64.b64decode(named.public_key)) == 32
     assert identity.load(store, "http://other.test") is None
     other = identity.create(store, "http://other.test")
-    assert identity.load(store, URL) == named
-    assert other.public_key != named.public_key
+    assert identity.load(store, URL) == named and other.public_key != named.public_key
     store.put("identity", store.names("identity")[0], b"{}")
     with pytest.raises(StateError, match="identity/"):
         identity.load(store, URL)
@@ -102,8 +100,7 @@ def test_signed_requests_can_be_verified(who: identity.Identity) -> None:
     client = server.client()
     assert not client.report(who, report).duplicate
     request = server.requests[0]
-    assert request.url.path == "/v1/rounds/round-3/marginals"
-    assert request.content == report.body
+    assert request.url.path == "/v1/rounds/round-3/marginals" and request.content == report.body
     assert request.headers[signing.DEVICE] == "device-1"
     digest, stamp = sha256(request.content).hexdigest(), int(request.headers[signing.TIMESTAMP])
     assert request.headers[signing.BODY_DIGEST] == digest
@@ -111,8 +108,7 @@ def test_signed_requests_can_be_verified(who: identity.Identity) -> None:
     message = signing.signed_digest("POST", request.url.path, "round-3", digest, nonce, stamp)
     public = Ed25519PublicKey.from_public_bytes(base64.b64decode(who.public_key))
     public.verify(base64.b64decode(request.headers[signing.SIGNATURE]), message)
-    assert client.bytes_up == len(report.body)
-    assert client.bytes_down > 0
+    assert client.bytes_up == len(report.body) and client.bytes_down > 0
 
 
 def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(who: identity.Identity) -> None:
@@ -120,16 +116,14 @@ def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(who: 
     assert server.client().report(who, REPORT).duplicate
     assert [request.content for request in server.requests] == [REPORT.body] * 3
     assert len({request.headers[signing.NONCE] for request in server.requests}) == 3
-    assert len(server.pauses) == 2
-    assert 0 < server.pauses[0] < server.pauses[1] * 2 + 1
+    assert len(server.pauses) == 2 and 0 < server.pauses[0] < server.pauses[1] * 2 + 1
 
 
 def test_a_server_that_is_asked_too_often_is_left_alone_as_long_as_it_wants(who: identity.Identity) -> None:
     limited = [httpx.Response(429, headers={"Retry-After": told}) for told in ("20", "soon")]
     server = Answers(*limited, receipt("report-1"))
     server.client().report(who, REPORT)
-    assert 20 < server.pauses[0] < 21.1
-    assert server.pauses[1] < 3
+    assert 20 < server.pauses[0] < 21.1 and server.pauses[1] < 3
     server = Answers(httpx.Response(429, headers={"Retry-After": "3600"}))
     with pytest.raises(CheckInError, match=r"a pause of 3600 s .*everything is kept"):
         server.client().report(who, REPORT)
@@ -179,14 +173,12 @@ OFFER = RoundOffer(round_id="round-1", model_version="m1", closes_in_seconds=60)
 def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store, who: identity.Identity) -> None:
     before = cache([0.0, 3.0, 0.5, 0.25])
     after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), OfferBounds(), before)
-    assert after.pending.sum() == 0
-    assert after.pending_utterances == 0
+    assert after.pending.sum() == 0 and after.pending_utterances == 0
     assert has_reported(store, who, "round-1", "marginals")
     assert not has_reported(store, who, "round-1", "deltas")
     (report,) = waiting(store, URL)
     message = MarginalReport.model_validate_json(report.body)
-    assert message.counts == {1: 256, 2: 128}
-    assert message.utterances == 3
+    assert message.counts == {1: 256, 2: 128} and message.utterances == 3
     assert b"secret" not in report.body + report.restore
     back = restored_counts(store, after, report)
     np.testing.assert_array_equal(back.pending, before.pending)
@@ -206,8 +198,7 @@ def test_mode_paper_sends_every_count_so_far(store: Store, who: identity.Identit
 
     assert counts("round-1", [0.0, 3.0, 0.5])[0] == {1: 768, 2: 128}
     second, after = counts("round-2", [30.0, 1.0, 0.0])
-    assert second == {0: 7680, 1: 1024, 2: 128}
-    assert after.pending.sum() == 0
+    assert second == {0: 7680, 1: 1024, 2: 128} and after.pending.sum() == 0
     back = restored_counts(store, after, [*waiting(store, URL)][-1])
     np.testing.assert_array_equal(back.pending, [30.0, 1.0, 0.0])
     assert counts("round-3", back.pending.tolist())[0] == second
@@ -228,8 +219,7 @@ def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store, w
         plan = MarginalPlan(trust="local", max_weight=1e-4)
         enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending))
     silent, spoke = (MarginalReport.model_validate_json(report.body) for report in waiting(store, URL))
-    assert silent.utterances == spoke.utterances == 0
-    assert len(silent.counts) > 100
+    assert silent.utterances == spoke.utterances == 0 and len(silent.counts) > 100
 
 
 def test_the_delta_is_drawn_once(store: Store, who: identity.Identity) -> None:
@@ -271,8 +261,7 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, wh
     assert [report.body for report in waiting(store, URL)] == [b"four"]
     (sent,) = flush(Answers(receipt("four")).client(), store, who, take_back)
     assert (sent.report_id, sent.duplicate, sent.refused, sent.size) == ("four", False, None, 4)
-    assert records.read_number(store, "marginals_sent") == 3
-    assert [*waiting(store, URL)] == []
+    assert records.read_number(store, "marginals_sent") == 3 and [*waiting(store, URL)] == []
     store.put("outbox", "bad", b"\x00\x00\x00\x09{")
     with pytest.raises(StateError, match="outbox/bad"):
         next(waiting(store, URL))

@@ -18,8 +18,7 @@ RUN = CliRunner()
 
 def test_verify_says_what_was_checked(tiny_bundle: Bundle, tmp_path: Path) -> None:
     done = RUN.invoke(app, ["verify", str(tiny_bundle.path)])
-    assert done.exit_code == 0
-    assert "fit for use" in done.stdout
+    assert done.exit_code == 0 and "fit for use" in done.stdout
     for subset, count in {"whole": 12, "acoustic": 5, "top": 12, "joint": 5, "adapters": 14}.items():
         assert f"training graph, {subset}: {count} gradients, finite" in done.stdout
     out = tmp_path / "report.json"

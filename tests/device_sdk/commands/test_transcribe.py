@@ -46,11 +46,9 @@ def test_json_has_the_nbest_with_score_parts_and_word_times(tiny_bundle, recordi
     assert run(tiny_bundle, recordings / "a.wav", "--nbest", 4, "--json", "--output", out) == 0
     captured = capsys.readouterr()
     report = json.loads(captured.out)
-    assert report == json.loads(out.read_text("utf-8"))
-    assert report["bundle"] == tiny_bundle.version
+    assert report == json.loads(out.read_text("utf-8")) and report["bundle"] == tiny_bundle.version
     (entry,) = report["files"]
-    assert entry["file"].endswith("a.wav")
-    assert entry["seconds"] == 1.0
+    assert entry["file"].endswith("a.wav") and entry["seconds"] == 1.0
     (utterance,) = entry["utterances"]
     assert utterance["offset"] == 0.0 and utterance["seconds"] == 1.0 and len(utterance["nbest"]) == 4
     best = utterance["nbest"][0]
@@ -66,8 +64,7 @@ def test_the_table_shows_every_part(tiny_bundle, recordings, capsys, monkeypatch
     shown = capsys.readouterr().out
     for column in ("score", "acoustic", "neural", "n-gram", "personal", "text", "(1.00 s)"):
         assert column in shown
-    assert "│ 3 │" in shown
-    assert "│ 4 │" not in shown
+    assert "│ 3 │" in shown and "│ 4 │" not in shown
 
 
 def test_partials_on_a_terminal_are_one_line_that_changes(tiny_bundle, recordings, capsys, monkeypatch):
@@ -124,18 +121,15 @@ def test_mono_mixes_down(tiny_bundle, tmp_path, capsys):
     ],
 )
 def test_settings_are_checked(tiny_bundle, recordings, words, message, capsys):
-    assert run(tiny_bundle, recordings, *words) == 1
-    assert message in capsys.readouterr().err
+    assert run(tiny_bundle, recordings, *words) == 1 and message in capsys.readouterr().err
 
 
 def test_what_is_missing_is_named(tiny_bundle, tmp_path, monkeypatch, capsys):
     assert main(["transcribe", "--bundle", str(tmp_path / "none"), "a.wav"]) == 1
-    assert "BundleError" in capsys.readouterr().err
-    assert run(tiny_bundle) == 1
+    assert "BundleError" in capsys.readouterr().err and run(tiny_bundle) == 1
     assert "found no input" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(), isatty=lambda: True))
-    assert run(tiny_bundle, "-") == 1
-    assert "standard input is the terminal" in capsys.readouterr().err
+    assert run(tiny_bundle, "-") == 1 and "standard input is the terminal" in capsys.readouterr().err
 
 
 def test_processes_give_what_one_gives_in_the_same_order(tiny_bundle, recordings, capsys):
@@ -247,8 +241,7 @@ def test_raw_samples_of_another_rate(tiny_bundle, monkeypatch, capsys, encoding,
 )
 def test_bad_standard_input_is_named(tiny_bundle, monkeypatch, capsys, content, words, message):
     fed(monkeypatch, content)
-    assert run(tiny_bundle, "-", *words) == 1
-    assert message in capsys.readouterr().err
+    assert run(tiny_bundle, "-", *words) == 1 and message in capsys.readouterr().err
 
 
 def test_a_stream_is_cut_into_utterances(tiny_bundle, monkeypatch, capsys, tmp_path):
@@ -261,11 +254,9 @@ def test_a_stream_is_cut_into_utterances(tiny_bundle, monkeypatch, capsys, tmp_p
     for entry, later in pairwise(entries):
         assert later["offset"] >= entry["offset"] + entry["seconds"] - 1e-6
     fed(monkeypatch, wav(noise(24_000, 1)))
-    assert run(tiny_bundle, "-") == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert run(tiny_bundle, "-") == 0 and len(capsys.readouterr().out.splitlines()) == 1
     fed(monkeypatch, wav(noise(24_000, 1)))
-    assert run(tiny_bundle, "-", "--nbest", 2) == 0
-    assert "- at 0.00 s" in capsys.readouterr().out
+    assert run(tiny_bundle, "-", "--nbest", 2) == 0 and "- at 0.00 s" in capsys.readouterr().out
 
 
 def test_subtitles(tiny_bundle, recordings, tmp_path, monkeypatch, capsys):
@@ -276,8 +267,7 @@ def test_subtitles(tiny_bundle, recordings, tmp_path, monkeypatch, capsys):
     assert run(tiny_bundle, recordings / "a.wav", "--vtt", "--format", "--output", out) == 0
     assert not capsys.readouterr().out and out.read_text("utf-8").startswith("WEBVTT\n\n00:00:00.")
     fed(monkeypatch, (recordings / "a.wav").read_bytes())
-    assert run(tiny_bundle, "-", "--srt") == 0
-    assert capsys.readouterr().out == shown
+    assert run(tiny_bundle, "-", "--srt") == 0 and capsys.readouterr().out == shown
     assert run(tiny_bundle, tmp_path / "none.wav", "--srt", "--output", out) == 1
     assert out.read_text("utf-8").startswith("WEBVTT"), "what could not be read replaces nothing"
 
@@ -349,8 +339,7 @@ def test_the_microphone(tiny_bundle, monkeypatch, capsys):
         capsys.readouterr().err
     )
     monkeypatch.setitem(sys.modules, "sounddevice", Sound(chirp(1_600), broken=True))
-    assert run(tiny_bundle, "--mic") == 1
-    assert "unplugged" in capsys.readouterr().err
+    assert run(tiny_bundle, "--mic") == 1 and "unplugged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -363,5 +352,4 @@ def test_what_the_microphone_needs_is_named(tiny_bundle, tmp_path, monkeypatch, 
         monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
         (tmp_path / "sounddevice.py").write_text(content)
         monkeypatch.syspath_prepend(str(tmp_path))
-    assert run(tiny_bundle, "--mic") == 1
-    assert message in capsys.readouterr().err
+    assert run(tiny_bundle, "--mic") == 1 and message in capsys.readouterr().err

@@ -32,8 +32,7 @@ def test_bounds_table(pending: list[float], plan: dict[str, Any], expected: dict
 def test_no_device_can_add_more_than_the_sensitivity(pending: Any, max_words: int, max_weight: float) -> None:
     plan = MarginalPlan(max_words=max_words, max_weight=max_weight)
     counts = bounded_counts(pending, plan)
-    assert len(counts) <= max_words
-    assert sum(counts.values()) <= l1_sensitivity(plan)
+    assert len(counts) <= max_words and sum(counts.values()) <= l1_sensitivity(plan)
     assert all(0 < units <= max_weight * 256 for units in counts.values())
 
 

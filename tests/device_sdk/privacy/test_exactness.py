@@ -70,8 +70,7 @@ def test_a_coin_of_chance_e_to_a_fraction(numerator: int, denominator: int, vect
 
     found, left = courses(flip, monkeypatch)
     heads, exact = float(found.get(1, 0)), math.exp(-numerator / denominator)
-    assert left < Fraction(1, 20)
-    assert heads - 1e-15 <= exact <= heads + float(left) + 1e-15
+    assert left < Fraction(1, 20) and heads - 1e-15 <= exact <= heads + float(left) + 1e-15
     assert sum(found.values()) + left == 1
 
 
@@ -85,6 +84,5 @@ def test_every_course_of_a_draw(scale: Fraction, vector: bool, monkeypatch: Any)
     weights = {value: math.exp(-abs(value) / scale) for value in range(-200, 201)}
     total = sum(weights.values())
     missing = [weight / total - float(found.get(value, 0)) for value, weight in weights.items()]
-    assert left < Fraction(1, 4)
-    assert min(missing) > -1e-12
+    assert left < Fraction(1, 4) and min(missing) > -1e-12
     assert sum(missing) == pytest.approx(float(left), abs=1e-9)

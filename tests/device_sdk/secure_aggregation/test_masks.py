@@ -32,8 +32,7 @@ def test_the_masks_of_a_pair_cancel(word_bits: int) -> None:
     for first in PARTIES:
         for second in PARTIES.keys() - {first}:
             there, back = pair_mask(PARTIES[first], second, roster), pair_mask(PARTIES[second], first, roster)
-            assert there.dtype == np.dtype(f"u{word_bits // 8}")
-            assert there.any()
+            assert there.dtype == np.dtype(f"u{word_bits // 8}") and there.any()
             assert not (there + back).any()
 
 

@@ -42,8 +42,7 @@ def _sharings(draw: st.DrawFn) -> tuple[bytes, int, int, list[int]]:
 def test_any_threshold_of_the_shares_gives_the_secret(case: tuple[bytes, int, int, list[int]]) -> None:
     secret, count, threshold, points = case
     dealt = split(secret, count, threshold)
-    assert len(dealt) == count
-    assert recover(dealt, points) == secret
+    assert len(dealt) == count and recover(dealt, points) == secret
 
 
 @pytest.mark.parametrize(("prime", "threshold", "count"), [(5, 2, 3), (5, 3, 4), (7, 3, 3)])

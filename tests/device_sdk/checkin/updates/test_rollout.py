@@ -99,8 +99,7 @@ def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene
     scene.begin(version, 3, scale=1e7, patience=1000.0, doubt=0.9)
     asked = f"/v1/models/{version}"
     for _ in range(3):
-        assert scene.check_in() == [good] * 4
-        assert scene.state()["state"] == "running"
+        assert scene.check_in() == [good] * 4 and scene.state()["state"] == "running"
         tries = [path for path, answers in scene.fleet.line.heard.items() for _ in answers if path.startswith(asked)]
         assert len(tries) == scene.arms(version).count("rollout"), "what is unfit is fetched once"
         scene.clock[0] += 450.0
@@ -134,8 +133,7 @@ def test_a_device_reads_its_own_place_from_what_is_signed(share: float) -> None:
         device_id = f"{number:032x}"
         release = release_of(targets(("two", millionths(share))), device_id)
         wanted = "two" if arm_of(device_id, "two", share) == "rollout" else "one"
-        assert release.model.version == wanted
-        assert (release.teacher is None) == (wanted == "one")
+        assert release.model.version == wanted and (release.teacher is None) == (wanted == "one")
         assert release_of(targets(), device_id).model.version == "one"
 
 

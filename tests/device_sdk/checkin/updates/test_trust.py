@@ -226,8 +226,7 @@ def test_an_endless_answer_is_left_in_time(device: Device, fleet: Fleet, monkeyp
     monkeypatch.setattr("device_sdk.checkin.updates.metadata.METADATA_SECONDS", 0.3)
     fleet.line.exchanged = {f"{UPDATES}timestamp.json": drip}
     (refused,) = fleet.check_in(device).updates_refused
-    assert "not there after 0.3 s; the download is dropped" in refused
-    assert fleet.line.sent < 1000
+    assert "not there after 0.3 s; the download is dropped" in refused and fleet.line.sent < 1000
 
 
 def test_lengths_beyond_what_a_device_could_use_are_refused_before_anything_comes(device: Device, fleet: Fleet) -> None:
