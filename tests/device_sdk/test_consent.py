@@ -83,11 +83,9 @@ def test_what_was_said_before_the_user_agreed_is_never_due(device: Device) -> No
     assert due(device) == 0.0
     device.agree("marginals")
     device.feedback(before, LIGHT)  # late, of an utterance before the consent
-    assert device._model_state.cache.counts.sum() == 4.0
-    assert due(device) == 0.0
+    assert device._model_state.cache.counts.sum() == 4.0 and due(device) == 0.0
     tell(device, 2, Corrected("stop the radio"))
-    assert due(device) == 3.0
-    assert device._model_state.cache.pending_utterances == 1
+    assert due(device) == 3.0 and device._model_state.cache.pending_utterances == 1
 
 
 def test_what_was_learned_before_the_user_agreed_is_no_part_of_a_delta(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -110,8 +108,7 @@ def test_agreeing_again_does_not_start_again(device: Device) -> None:
     taught(device)
     before = due(device)
     device.agree("marginals", "deltas", "learning")
-    assert device.student.start is None
-    assert device.student.utterances == 1
+    assert device.student.start is None and device.student.utterances == 1
     assert due(device) == before > 0
 
 
@@ -120,8 +117,7 @@ def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> 
         for number, kind in enumerate(("marginals", "deltas", "marginals")):
             keep(store, Outgoing(f"{number:032x}", SERVER, kind, "r1", b"body"))  # type: ignore[arg-type]
         under_way = waiting(store, SERVER)
-        assert next(under_way).report_id == f"{0:032x}"
-        assert discard(store, "marginals") == 2
+        assert next(under_way).report_id == f"{0:032x}" and discard(store, "marginals") == 2
         assert [report.kind for report in under_way] == ["deltas"], "a check-in under way sends no more of it"
 
 
@@ -149,8 +145,7 @@ def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) ->
     device.feedback(after, Corrected("stop the zugzwang"))
     assert device._model_state.given == {"zugzwang": 1}
     device.withdraw("words")
-    assert device._model_state.given == {}
-    assert device._store.get("counts", "given") is None
+    assert device._model_state.given == {} and device._store.get("counts", "given") is None
     device.agree("words")
     device.feedback(after, Corrected("stop the zugzwang at once"))
     assert device._model_state.given == {}, "what was withdrawn stays withdrawn"
@@ -185,8 +180,7 @@ def test_without_counting_nothing_is_counted(device: Device) -> None:
 
 
 def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> None:
-    early = heard(device)
-    device.feedback(early, LIGHT)
+    device.feedback(heard(device), LIGHT)
     device.withdraw("learning")
     assert device.learn().stopped == "the user has not agreed to learning"
     late = heard(device, 2)
@@ -210,8 +204,7 @@ def test_learning_under_way_stops_between_utterances(device: Device, monkeypatch
         return False
 
     report = device.learn(stop=withdraw_at_the_second)
-    assert report.utterances <= 2
-    assert device.student.steps == report.steps
+    assert report.utterances <= 2 and device.student.steps == report.steps
 
 
 def test_consent_that_cannot_be_kept_is_not_given(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,5 +216,4 @@ def test_consent_that_cannot_be_kept_is_not_given(device: Device, monkeypatch: p
     with monkeypatch.context() as patch, pytest.raises(StateError, match="full"):
         patch.setattr(Store, "put", full)
         device.agree("marginals", "deltas")
-    assert device.consent == Consent()
-    assert device.student is student
+    assert device.consent == Consent() and device.student is student

@@ -96,8 +96,7 @@ def test_learning_stops_when_asked(device: Device) -> None:
     stop = threading.Event()
     stop.set()
     assert device.learn(stop=stop).stopped == device.learn(stop=lambda: True).stopped == "asked to stop"
-    assert device.learn(budget_seconds=0.0).stopped == "time is up"
-    assert device.learn().utterances == 3
+    assert device.learn(budget_seconds=0.0).stopped == "time is up" and device.learn().utterances == 3
 
 
 def test_what_learning_asks_cannot_make_it_wait_for_itself(device: Device) -> None:
@@ -235,8 +234,7 @@ def test_another_bundle_of_the_app_drops_local_weights_and_keeps_counts(tmp_path
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
         tell(device)
         assert device.learn().steps == 1
-    newer = tiny_bundle.with_weights(tiny_bundle.weights, "tiny-1")
-    with Device.open(tmp_path, KEY, newer, quick()) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle.with_weights(tiny_bundle.weights, "tiny-1"), quick()) as device:
         assert (device.model_version, device.student.steps) == ("tiny-1", 0)
         assert dict(device.learned().words)["light"] == 1.0
 

@@ -53,8 +53,7 @@ def test_arrays_paths_and_encoded_bytes_are_the_same_audio(recognize, tmp_path: 
 
 
 def test_files_and_bytes_know_their_rate_and_channels_are_mixed_only_when_asked(recognize) -> None:
-    slow = chirp(8_000).astype(np.float32)
-    assert without_id(recognize(written("WAV", slow, 8_000))).seconds == 1.0
+    assert without_id(recognize(written("WAV", chirp(8_000).astype(np.float32), 8_000))).seconds == 1.0
     stereo = np.stack([SOUND, SOUND], axis=1)
     assert recognize(written("WAV", stereo), mix_down=True).text == recognize(SOUND, 16_000).text
     assert recognize(stereo, 16_000, mix_down=True).text == recognize(SOUND, 16_000).text

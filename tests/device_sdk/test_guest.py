@@ -95,8 +95,7 @@ def test_memory_bounds_a_step(tmp_path: Path, tiny_bundle: Bundle) -> None:
 
 def heard_well(tmp_path: Path, bundle: Bundle, count: int = 40) -> list[tuple[int, str]]:
     """(seed, text) of sounds that the published model hears words in."""
-    settings = replace(STILL, learn=False, use_marginals=False)
-    with Device.open(tmp_path / "reference", KEY, bundle, settings) as device:
+    with Device.open(tmp_path / "reference", KEY, bundle, replace(STILL, learn=False, use_marginals=False)) as device:
         heard = ((seed, device.recognize(noise(9600, seed), 16_000).text) for seed in range(3 * count))
         return list(islice(((seed, text) for seed, text in heard if text), count))
 
@@ -167,8 +166,7 @@ def test_a_roll_back_leaves_what_feedback_has_proven(tmp_path: Path, tiny_bundle
 
 def test_where_the_proven_model_fails_too_the_published_one_is_left(tmp_path: Path, tiny_bundle: Bundle) -> None:
     spoken = heard_well(tmp_path, tiny_bundle)
-    settings = replace(STILL, guard=GuardSettings(withhold=0))
-    with Device.open(tmp_path / "state", KEY, tiny_bundle, settings) as device:
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, replace(STILL, guard=GuardSettings(withhold=0))) as device:
         published, worse = device.student.weights, spoilt(device)
         student = replace(device.student, weights=worse, teacher=worse, steps=5)
         device._model_state.commit_judged(student, device._model_state.watch, student)

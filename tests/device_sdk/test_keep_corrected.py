@@ -62,8 +62,7 @@ def test_a_correction_outlives_its_process_and_is_learned_from_once(tmp_path: Pa
         assert after.nbest == before.nbest and np.array_equal(after.features, before.features)
         assert "1 utterance" in device.learned().describe()[-4] and "on its disk" in str(device.learned())
         device.feedback(heard, Accepted())
-        assert device.learn().steps == 1 and rows(device) == []
-        assert device.learn().steps == 0
+        assert device.learn().steps == 1 and rows(device) == [] and device.learn().steps == 0
     with opened(tmp_path, tiny_bundle) as device:
         assert device.remembered() == () and device.student.utterances == 1
 

@@ -15,8 +15,7 @@ from tests.architecture.sources import ROOT
 
 
 def test_the_module_knows_its_version() -> None:
-    assert device_sdk.__version__ == version("idiolect")
-    assert "__version__" in dir(device_sdk)
+    assert device_sdk.__version__ == version("idiolect") and "__version__" in dir(device_sdk)
 
 
 def test_importing_the_package_by_its_name_says_what_to_import(tmp_path: Path) -> None:

@@ -42,8 +42,7 @@ def test_profiles_are_there_again_and_tell_no_name_without_the_key(tmp_path: Pat
             profiles[name].recognize(noise(9600, 1), 16_000)
         assert profiles.names() == ("ana", "zoë")
     with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
-        assert profiles["ana"].learned().utterances == 1
-        assert profiles.names() == ("ana", "zoë")
+        assert profiles["ana"].learned().utterances == 1 and profiles.names() == ("ana", "zoë")
     for path in tmp_path.rglob("*"):
         assert "ana" not in path.name
         assert not path.is_file() or "zoë".encode() not in path.read_bytes()
@@ -61,8 +60,7 @@ def test_one_user_is_forgotten_and_the_others_stay(tmp_path: Path, tiny_bundle: 
         for name in ("ana", "ben", "zoë"):
             profiles[name].recognize(noise(9600, 1), 16_000)
         profiles.forget("ana")
-        assert profiles.names() == ("ben", "zoë")
-        assert profiles["ana"].learned().utterances == 0
+        assert profiles.names() == ("ben", "zoë") and profiles["ana"].learned().utterances == 0
         profiles.forget("ana")
     with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
         profiles.forget("zoë")  # without opening it first

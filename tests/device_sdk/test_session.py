@@ -23,8 +23,7 @@ def device(tmp_path: Path, tiny_bundle: Bundle):
 
 def test_every_utterance_of_a_stream_is_remembered(device: Device) -> None:
     session = device.session(16_000, endpointing=HALF_A_SECOND)
-    samples = noise(4 * 9_600)
-    found = [event for event in session.segments(cut(iter([samples]), 2_000)) if isinstance(event, Result)]
+    found = [event for event in session.segments(cut(iter([noise(4 * 9_600)]), 2_000)) if isinstance(event, Result)]
     assert [result.offset for result in found] == pytest.approx([0.0, 0.6, 1.2, 1.8])
     assert len({result.utterance_id for result in found}) == device.learned().utterances == 4
     for result in found:

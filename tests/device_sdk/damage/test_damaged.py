@@ -36,8 +36,7 @@ def test_ten_thousand_damaged_inputs(tiny_bundle: Bundle) -> None:
 
 @pytest.mark.slow
 def test_the_packaged_bundle_damaged() -> None:
-    endings = drive(Bundle.open().path, range(300), SEED + 1)
-    assert not _wrong(endings)
+    assert not _wrong(drive(Bundle.open().path, range(300), SEED + 1))
 
 
 def test_crashes_hangs_and_foreign_errors_are_seen(tiny_bundle, tmp_path, monkeypatch) -> None:

@@ -48,6 +48,5 @@ texts = st.lists(st.text("abc ", max_size=6), max_size=4)
 @given(texts, texts)
 def test_likeness_is_a_share_and_symmetric(first: list[str], second: list[str]) -> None:
     found = likeness(first, second)
-    assert 0.0 <= found <= 1.0
-    assert found == likeness(second, first)
+    assert 0.0 <= found <= 1.0 and found == likeness(second, first)
     assert (found == 1.0) == bool({*first} & {*second} - {""})

@@ -59,8 +59,7 @@ TEXTS = ["a latte with soy milk", "a latte with milk", "a ladder with so milk", 
     ],
 )
 def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
-    found = costs(signal, TEXTS, TEXTS[0])
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(costs(signal, TEXTS, TEXTS[0]), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +194,5 @@ def test_repairs_have_no_slot_errors_and_are_few_and_new(texts: list[str], truth
     found = repair(texts, truth, LEXICON, limit=16)
     assert len(found) == len(set(found)) <= 16
     for text in found:
-        assert slot_cost(text, truth, LEXICON) == 0
-        assert text not in texts
+        assert slot_cost(text, truth, LEXICON) == 0 and text not in texts
     assert repair(["a latte with soy milk"], TRUTH, LEXICON) == (), "a right text is left alone"

@@ -106,8 +106,7 @@ def test_an_unsure_teacher_or_equal_costs_teach_nothing() -> None:
     ],
 )
 def test_the_label_of_every_signal(signal, labels, expected: dict[str, float]) -> None:
-    settings = LearningSettings(labels=labels, cost_weight=0.0)
-    candidates, loss = build(signal, settings)
+    candidates, loss = build(signal, LearningSettings(labels=labels, cost_weight=0.0))
     if not expected:
         assert loss == "the feedback says nothing"
         return

@@ -70,8 +70,7 @@ def test_two_models_on_one_utterance(local: Heard, base: Heard, costs, expected)
 def test_the_less_sure_the_proven_model_the_less_it_costs_to_leave_it() -> None:
     bases = [heard(RIGHT, WRONG, sure=sure) for sure in (0.99, 0.8, 0.6, 0.5)]
     drifts = [compare(example(), heard(WRONG), base, base, no_feedback).drift for base in bases]
-    assert drifts[0] == pytest.approx(0.99 - 2 * 0.99 * 0.01)
-    assert drifts == sorted(drifts, reverse=True)
+    assert drifts[0] == pytest.approx(0.99 - 2 * 0.99 * 0.01) and drifts == sorted(drifts, reverse=True)
     assert drifts[-1] == pytest.approx(0.0)
 
 
@@ -130,11 +129,8 @@ def test_false_alarms_are_rarer_than_the_doubt(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "mean", "within"), [("feedback", 0.5, 30), ("drift", 0.8, 30), ("feedback", 0.2, 90)])
 def test_harm_is_found(kind: str, mean: float, within: int) -> None:
-    rng = np.random.default_rng(1)
-    differences = np.clip(mean + 0.3 * rng.standard_normal((50, 500)), -1.0, 1.0)
-    found = alarms(differences, kind)
-    assert np.isfinite(found).all()
-    assert np.median(found) <= within
+    found = alarms(np.clip(mean + 0.3 * np.random.default_rng(1).standard_normal((50, 500)), -1.0, 1.0), kind)
+    assert np.isfinite(found).all() and np.median(found) <= within
 
 
 def test_harm_after_a_long_good_time_is_found_as_soon() -> None:

@@ -42,8 +42,7 @@ def test_expected_cost_has_the_gradient_of_equation_1(nll, cost, scale) -> None:
 
 
 def test_signs() -> None:
-    assert label((1, 2)).weights.tolist() == [1.0]
-    assert label([1, 2], 0.5).weights.tolist() == [0.5]
+    assert label((1, 2)).weights.tolist() == [1.0] and label([1, 2], 0.5).weights.tolist() == [0.5]
     assert reinforce((1,), cost=1.0).weights.tolist() == [-1.0], "a costly hypothesis becomes less likely"
     assert reinforce((1,), cost=0.0, baseline=0.25, scale=2.0).weights.tolist() == [0.5]
 

@@ -31,8 +31,7 @@ def test_whose_turn_it_is(every: int, weight: float, turns: list[int]) -> None:
 def test_every_utterance_before_one_again() -> None:
     order = list(islice(rotation(5, np.random.default_rng(0)), 20))
     assert [sorted(order[start : start + 5]) for start in range(0, 20, 5)] == [[0, 1, 2, 3, 4]] * 4
-    assert order[:5] != order[5:10]
-    assert list(rotation(0, np.random.default_rng(0))) == []
+    assert order[:5] != order[5:10] and list(rotation(0, np.random.default_rng(0))) == []
 
 
 def test_a_lesson_is_supervision(tiny_bundle: Bundle) -> None:
@@ -76,5 +75,4 @@ def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) ->
         outcome = rehearse_one(student, Transcribed(NOISE, "turn on the light"), trainer)
         student = outcome.student
         losses += outcome.losses
-    assert losses[-1] < 0.8 * losses[0]
-    assert (student.steps, student.utterances) == (12, 0)
+    assert losses[-1] < 0.8 * losses[0] and (student.steps, student.utterances) == (12, 0)
