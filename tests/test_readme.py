@@ -47,7 +47,7 @@ def test_every_block_of_python_is_one_that_runs() -> None:
 
 def test_a_model_is_imported_by_the_three_commands(tmp_path: Path) -> None:
     (tmp_path / "sentences.txt").write_text("can i have a large mocha please\nturn on the light\n", "utf-8")
-    lines = [line for line in block("sh", "import sherpa").splitlines() if line.startswith("idiolect ")]
+    lines = [line for line in block("sh", "import sherpa model").splitlines() if line.startswith("idiolect ")]
     assert len(lines) == 3
     for line in lines:
         command = [sys.executable, "-m", "device_sdk.cli", *shlex.split(line, comments=True)[1:]]

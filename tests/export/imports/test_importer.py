@@ -22,12 +22,14 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.decoding.beam import paths
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.stream import begin, end, push
-from device_sdk.errors import BundleError, DataError
+from device_sdk.errors import BundleError, ConfigurationError, DataError
+from device_sdk.runtimes.engine import Engine
 from device_sdk.runtimes.protocol import Windows
 from device_sdk.runtimes.streaming import TAIL, open_transducer
 from export.imports.back import write_sherpa
 from export.imports.importer import import_sherpa
 from export.imports.pieces import piece_model
+from export.sherpa import export_sherpa
 from server.lab import imports
 from server.lab.imports import Import, import_bundle
 from tests.architecture.sources import ROOT
@@ -282,3 +284,14 @@ def test_a_bundle_goes_back_with_the_weights_that_it_has(imported: dict[str, Bun
     assert ours(Model(moved, settings), clip)[0] == expected and expected
     with pytest.raises(BundleError, match="was not imported from a zipformer2"):
         write_sherpa(imported["nemo"], tmp_path / "other")
+
+
+def test_what_needs_networks_of_our_own_says_so(imported: dict[str, Bundle], tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    from export.executorch import export_executorch
+
+    for write in (export_sherpa, export_executorch):
+        with pytest.raises(BundleError, match="brings an encoder of its own; this needs the LSTM networks of idiolect"):
+            write(imported["zipformer2"], tmp_path / "out")
+    with pytest.raises(ConfigurationError, match=r"learning\.subset: found 'top', expected output"):
+        Engine().training(imported["zipformer2"], "top")
