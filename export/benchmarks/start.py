@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from device_sdk.audio import SAMPLE_RATE
 from device_sdk.benchmarks import Figure
+from device_sdk.runtimes.native_kernels import native_module
 from export.benchmarks.decode import shipped_speech
 
 RUNS = 7
