@@ -75,8 +75,7 @@ def shares_of(scores: Array, how: Method) -> Array:
     weights = how.weights
     if how.ranks == "first" and not weights.posterior_scale:
         return nbest_weights(len(scores), weights.sigma)
-    order = np.argsort(-scores, kind="stable")
-    shares = np.empty(len(scores))
+    order, shares = np.argsort(-scores, kind="stable"), np.empty(len(scores))
     shares[order] = nbest_weights(len(scores), weights.sigma, scores[order], weights.posterior_scale)
     return shares
 

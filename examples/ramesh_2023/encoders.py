@@ -135,8 +135,7 @@ def _by_clients(
 def _by_gradients(
     network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, tell: Tell
 ) -> Arrays:
-    own = dict(network.named_parameters())
-    device = network.mean.device
+    own, device = dict(network.named_parameters()), network.mean.device
     weights = {name: value.detach().cpu().numpy().copy() for name, value in own.items()}
     state = optimizers.init(optimizer, {name: value.shape for name, value in weights.items()})
     torch.manual_seed(seed)

@@ -135,8 +135,7 @@ def _plain(experiment: Experiment) -> dict[str, Any]:
 
 
 def _cell(entry: Mapping[str, Any]) -> Shown:
-    shown = f"{100 * entry['mean']:.1f}"
-    difference = entry["against"].get(INITIAL)
+    shown, difference = f"{100 * entry['mean']:.1f}", entry["against"].get(INITIAL)
     if difference is None:
         return Shown(shown)
     mean, low, high = (100 * difference["relative"][name] for name in ("mean", "low", "high"))

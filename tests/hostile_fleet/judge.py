@@ -54,8 +54,7 @@ def counted_once(members: Sequence[Honest], words: Sequence[str], books: Iterabl
     released = {name: counts for each in books for name, counts in each.released.items()}
     found: Counter[str] = Counter(once=0, twice=0, lost=0, unpublished=0, unsaid=0)
     for member in members:
-        place = words.index(member.word)
-        told = Counter(member.counted)
+        place, told = words.index(member.word), Counter(member.counted)
         found["unpublished"] += sum(times for name, times in told.items() if name not in released)
         for name, counts in released.items():
             seen = round(int(counts[place]) / (WEIGHT * FIXED_POINT))

@@ -28,8 +28,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 def benchmark() -> list[Figure]:
     """Figures of 100 updates of 10 million values."""
-    found = run_child(__name__, "measure")
-    size = 4 * VALUES / 1e9
+    found, size = run_child(__name__, "measure"), 4 * VALUES / 1e9
     ours, what = size / found["add"], "weighted sum of 100 updates of 10 M values"
     figures = [Figure(what, SPEED, ours, "memory copy", size / found["copy"], COPY)]
     peers = run_peer("aggregation", (VALUES, LAYERS, UPDATES, DISTINCT)) or {}

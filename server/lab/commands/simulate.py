@@ -125,8 +125,7 @@ def differences(document: dict[str, Any]) -> Table:
 
 def _kinds(document: dict[str, Any]) -> dict[str, str]:
     """The kinds of errors that the data labels, and what a table calls them."""
-    frozen = document["conditions"]["frozen"]
-    kinds = {"slot_error": "slots", "wer": "words"}
+    frozen, kinds = document["conditions"]["frozen"], {"slot_error": "slots", "wer": "words"}
     return {kind: title for kind, title in kinds.items() if frozen[kind]["all"]["mean"] is not None}
 
 

@@ -86,8 +86,7 @@ def assign(text: str, shares: Mapping[Name, float], person: bytes) -> Name:
         bytes.
     """
     digest = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()
-    position = int.from_bytes(digest, "big") / 2**64
-    bound = 0.0
+    position, bound = int.from_bytes(digest, "big") / 2**64, 0.0
     for name, share in shares.items():
         bound += share
         if position < bound:

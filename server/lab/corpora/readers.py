@@ -82,8 +82,7 @@ def read_fsdd(path: Path, seed: int = 0) -> Corpus:
     """Strings of digits, speaker by speaker. No slot labels. Raises DataError where no recordings are found."""
     utterances: list[Utterance] = []
     for number, (speaker, recordings) in enumerate(groupby(digit_files(path), key=lambda row: row[0])):
-        generator = np.random.default_rng([seed, number])
-        files = [row[1:] for row in recordings]
+        generator, files = np.random.default_rng([seed, number]), [row[1:] for row in recordings]
         order = [files[index] for index in generator.permutation(len(files))]
         while len(order) >= _SHORTEST:
             length = int(generator.integers(_SHORTEST, _LONGEST + 1))
@@ -123,8 +122,7 @@ def read_folder(path: Path) -> Corpus:
 
 
 def _from_file(file: Path, root: Path) -> Utterance:
-    relative = file.relative_to(root)
-    words = file.with_suffix(".txt")
+    relative, words = file.relative_to(root), file.with_suffix(".txt")
     try:
         said = words.read_text(encoding="utf-8") if words.is_file() else None
     except (OSError, UnicodeDecodeError) as error:

@@ -147,6 +147,5 @@ def _load(cut: MonoCut) -> Waveform:
         samples = cut.load_audio()
     except Exception as error:
         raise DataError(f"{cut.id}: its audio cannot be read ({type(error).__name__}: {error})") from error
-    waveform = np.asarray(samples, np.float32).mean(0)
-    rate = int(cut.sampling_rate)
+    waveform, rate = np.asarray(samples, np.float32).mean(0), int(cut.sampling_rate)
     return waveform if rate == SAMPLE_RATE else soxr.resample(waveform, rate, SAMPLE_RATE).astype(np.float32)

@@ -113,8 +113,7 @@ def _warping(bins: int, factor: float) -> Features:
     source_mel = np.where(source < 1000.0, source * 3.0 / 200.0, above)
     position = np.clip(source_mel / top * (bins + 1) - 1.0, 0.0, bins - 1.0)
     left = np.minimum(position.astype(np.int64), bins - 2)
-    matrix = np.zeros((bins, bins), np.float32)
-    column = np.arange(bins)
+    matrix, column = np.zeros((bins, bins), np.float32), np.arange(bins)
     matrix[left, column] = 1.0 - (position - left)
     matrix[left + 1, column] += position - left
     return matrix

@@ -53,8 +53,7 @@ def run_language_model(
 ) -> dict[str, Any]:
     """Train, write OUT/language_model.onnx and language_model.json, and return what the latter holds."""
     words = read_word_list(sources.words)
-    shape = LanguageModelShape(len(words), **sizes)
-    unfinished = out / "language_model.run"
+    shape, unfinished = LanguageModelShape(len(words), **sizes), out / "language_model.run"
     sentences = [words.ids(one) for one in background_text(sources.texts, sources.sentences, sources.seed)]
     model = train_language_model(sentences, shape, settings, report, unfinished)
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}

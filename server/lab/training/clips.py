@@ -104,6 +104,5 @@ class CpcTask(Task[Batch]):
 
     def loss(self, batch: Batch, progress: float) -> Loss:
         losses, right = self.module.losses(batch.features, batch.frames)
-        total = losses.sum()
-        count = float(len(losses))
+        total, count = losses.sum(), float(len(losses))
         return Loss(total, count, {"cpc": float(total.detach()), "right": float(right.mean()) * count})

@@ -62,8 +62,7 @@ def moments(examples: Iterable[Example]) -> tuple[Features, Features]:
     total, squares, count = 0.0, 0.0, 0
     for example in examples:
         values = example.features.astype(np.float64)
-        total = total + values.sum(0)
-        squares = squares + (values**2).sum(0)
+        total, squares = total + values.sum(0), squares + (values**2).sum(0)
         count += values.shape[0]
     if count == 0:
         raise DataError("training data: found no frame; expected at least one utterance")

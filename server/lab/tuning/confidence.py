@@ -136,8 +136,7 @@ def _regressors(rows: Sequence[tuple[float, float, float]]) -> Array:
 
 def _fit(designs: dict[float, _Design], kept: NDArray[np.bool_]) -> Calibration:
     """On the utterances that are ``kept`` [U]."""
-    any_design = next(iter(designs.values()))
-    found = Calibration()
+    any_design, found = next(iter(designs.values())), Calibration()
     lists, alone = kept & ~any_design.alone, kept & any_design.alone
     if lists[any_design.of_word].any():
         losses = {scale: _words(design, lists) for scale, design in designs.items()}

@@ -75,8 +75,7 @@ def test_stages_follow_each_other_and_are_kept(
     first = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert any((first[name] != value).any() for name, value in tiny_bundle.weights.items())
 
-    begun = []
-    real = base.train_rnnt
+    begun, real = [], base.train_rnnt
 
     def spied(*given: object, **named: object) -> object:
         begun.append(named["begin"])

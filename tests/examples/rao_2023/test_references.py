@@ -24,8 +24,7 @@ def random_objective(generator: np.random.Generator) -> Objective:
     """A label, an expected cost, a score, or a sum of the first two, over one to four hypotheses."""
     count = int(generator.integers(1, 5))
     hypotheses = list({tuple(generator.integers(1, 12, generator.integers(0, 6)).tolist()): None for _ in range(count)})
-    costs = generator.random(len(hypotheses))
-    kind = int(generator.integers(4))
+    costs, kind = generator.random(len(hypotheses)), int(generator.integers(4))
     if kind == 0:
         return label(hypotheses[0], float(generator.uniform(0.2, 2.0)))
     if kind == 1:
@@ -36,8 +35,7 @@ def random_objective(generator: np.random.Generator) -> Objective:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_cohort_has_the_mean_of_its_devices_gradients(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    parameters = tiny_weights(SHAPE, seed)
+    generator, parameters = np.random.default_rng(seed), tiny_weights(SHAPE, seed)
     objectives = [random_objective(generator) for _ in range(3)]
     features = [generator.normal(0, 1, (int(generator.integers(9, 40)), 6)).astype(np.float32) for _ in objectives]
     loss, found = gradient(RNNT(SHAPE).eval().from_parameters(parameters), features, objectives)

@@ -42,8 +42,7 @@ def test_agrees_with_scipy_where_utterances_are_groups() -> None:
 
 
 def test_speakers_that_differ_widen_the_interval() -> None:
-    generator = np.random.default_rng(4)
-    speakers = np.repeat(np.arange(8), 20)
+    generator, speakers = np.random.default_rng(4), np.repeat(np.arange(8), 20)
     first, second = np.full(160, 5.0), 5.0 + generator.normal(0.0, 0.2, 8)[speakers] * 10
     by_speaker = paired_bootstrap(first, second, np.full(160, 10), speakers.tolist())
     by_utterance = paired_bootstrap(first, second, np.full(160, 10), list(range(160)))

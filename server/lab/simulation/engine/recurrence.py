@@ -40,8 +40,7 @@ class _Lstm(torch.autograd.Function):
         ctx: Any, inputs: Tensor, gates: Tensor, into: Tensor, recurrent: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         clients, rows, steps, width = inputs.shape
-        hidden = recurrent.shape[2]
-        weights = torch.cat([recurrent, into], 2)
+        hidden, weights = recurrent.shape[2], torch.cat([recurrent, into], 2)
         taken = inputs.new_empty(clients, rows, steps, hidden + width)
         taken[..., hidden:] = inputs
         taken[:, :, 0, :hidden] = 0.0

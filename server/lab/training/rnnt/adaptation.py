@@ -39,8 +39,7 @@ class Start:
         BundleError where one that is needed is missing."""
         if not self.fresh_pieces or isinstance(architecture, StatelessShape):
             return self.parameters
-        shapes = architecture.parameter_shapes()
-        generator = np.random.default_rng([seed, 0xF5])
+        shapes, generator = architecture.parameter_shapes(), np.random.default_rng([seed, 0xF5])
         fresh = dict(self.parameters)
         for name in _OF_PIECES:
             if name not in fresh:

@@ -91,8 +91,7 @@ def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -
     targets = torch.full((batch.features.shape[0], int(batch.frames.max())), -100)
     for row, (frames, length) in enumerate(zip(batch.frames.tolist(), batch.lengths.tolist(), strict=True)):
         tokens = batch.tokens[row, :length]
-        share = letters[tokens].cumsum(0)
-        speech = max(1, frames - 2 * edge)
+        share, speech = letters[tokens].cumsum(0), max(1, frames - 2 * edge)
         position = (torch.arange(speech) + 0.5) / speech * share[-1]
         guess = tokens[torch.searchsorted(share, position).clamp(max=length - 1)]
         begin = min(edge + delay, frames)

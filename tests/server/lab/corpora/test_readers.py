@@ -87,8 +87,7 @@ def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
         assert utterance.text is not None and utterance.slots is None
         words = utterance.text.split()
         assert 4 <= len(words) <= 7 and set(words) <= set(DIGITS)
-        waveform = utterance.load()
-        speech = len(words) * 0.3 + 0.6
+        waveform, speech = utterance.load(), len(words) * 0.3 + 0.6
         assert speech + (len(words) - 1) * 0.049 <= waveform.size / SAMPLE_RATE <= speech + (len(words) - 1) * 0.251
         assert np.array_equal(waveform, utterance.load())
         assert 0 < np.abs(waveform[: int(0.29 * SAMPLE_RATE)]).max() < 0.01

@@ -71,8 +71,7 @@ def finish(speech: Path, out: Path, steps: int, after: float = math.inf, delay: 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three shards of noise with sentences, and a tokenizer."""
-    folder = tmp_path_factory.mktemp("speech")
-    generator = np.random.default_rng(0)
+    folder, generator = tmp_path_factory.mktemp("speech"), np.random.default_rng(0)
     sentences = [sentence(Mixture(), generator) for _ in range(1500)]
     (folder / "tokenizer.model").write_bytes(train_pieces(sentences, 64))
     for shard in range(3):

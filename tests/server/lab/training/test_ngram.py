@@ -60,8 +60,7 @@ def test_kenlm_reads_it_and_agrees(tmp_path: Path, name: str, cutoffs: tuple[int
 
     model = ngram.estimate(TEXT, WORDS, 5, cutoffs)
     ngram.write_arpa(model, tmp_path / name)
-    reader = NgramModel(tmp_path / name, WORDS)
-    sentences = [[], [13, 0], *markov_text(30, 2)]
+    reader, sentences = NgramModel(tmp_path / name, WORDS), [[], [13, 0], *markov_text(30, 2)]
     for sentence, found in zip(sentences, reader(sentences), strict=True):
         assert found.tolist() == pytest.approx(ngram.log_probabilities(model, sentence), abs=1e-4)
 

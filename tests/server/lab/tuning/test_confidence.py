@@ -31,8 +31,7 @@ def made(count: int = 4000, source: str = "made", seed: int = 0) -> tuple[Heard,
     for place in range(count):
         length = int(generator.integers(1, 4))
         share, covered = generator.uniform(0.5, 0.999), -float(generator.exponential(3.0))
-        start = "a " * (length - 1)
-        gap = float(np.log(share / (1 - share)))
+        start, gap = "a " * (length - 1), float(np.log(share / (1 - share)))
         acoustic = covered - float(np.log(2))
         listed = (hypothesis(start + "b", gap, acoustic), hypothesis(start + "c", 0.0, acoustic))
         hit = bool(generator.uniform() < confidence(TRUTH, np.array([share]), covered, length)[0])
@@ -67,8 +66,7 @@ def test_lists_of_one_have_curves_of_their_own() -> None:
         hit = bool(generator.uniform() < 1 / (1 + np.exp(-(2.0 + 0.5 * acoustic))))
         alone.append(Heard("made", f"v{place % 10}", (hypothesis("a", 0.0, acoustic),), (hit,), hit))
     fitted = fit_and_check([*made(1500), *alone], scales=(1.0,))
-    curves = fitted.calibration
-    alike = fit(made(1500), scales=(1.0,))
+    curves, alike = fitted.calibration, fit(made(1500), scales=(1.0,))
     assert (curves.word, curves.text) == (alike.word, alike.text)
     assert curves.greedy_word.slope == 0
     assert confidence(curves.greedy_word, np.array([1.0]), -2.0, 1)[0] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.04)
