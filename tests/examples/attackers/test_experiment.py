@@ -42,11 +42,14 @@ def test_poison_points_where_it_should_and_is_taken(name: str, attack: Attack) -
         experiment.poison(report.body(), DeltaPlan(encoding="int8" if plan.encoding != "int8" else "float16"), attack)
 
 
-def test_who_attacks() -> None:
+def test_who_attacks_and_how_the_servers_rate_falls() -> None:
     assert {len(SCALE.attacking(10, seed)) for seed in range(20)} == {2}
     assert SCALE.attacking(10, 1) == SCALE.attacking(10, 1) <= set(range(10))
     assert len({SCALE.attacking(10, seed) for seed in range(20)}) > 10
     assert replace(SCALE, attackers=1.0).attacking(3, 1) == {0, 1, 2}
+    scale = replace(SCALE, rounds=5, server_rate=2.0, floor=0.1)
+    assert [scale.rate(number) for number in range(1, 6)] == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2])
+    assert replace(scale, rounds=1).rate(1) == 2.0
 
 
 def test_every_cell_is_there_and_the_honest_ones_repeat(
@@ -73,12 +76,6 @@ def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> N
     expected = {"mean": rows.mean(axis=0), "cosine": np.tensordot(cosine_weights(products, 1), rows, 1)}
     assert after["a"] == pytest.approx(base["a"] + 2.0 * expected[averaging], abs=1e-6)
     assert np.array_equal(after["features.mean"], base["features.mean"])
-
-
-def test_the_servers_rate_falls_to_its_floor() -> None:
-    scale = replace(SCALE, rounds=5, server_rate=2.0, floor=0.1)
-    assert [scale.rate(number) for number in range(1, 6)] == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2])
-    assert replace(scale, rounds=1).rate(1) == 2.0
 
 
 def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> list[Cell]:

@@ -93,7 +93,7 @@ def test_scales_share_speech_and_nothing_else(experiment: Experiment) -> None:
     assert longer.work != experiment.work
 
 
-def test_findings_say_which_do_not_hold() -> None:
+def test_findings_say_which_do_not_hold_and_figure_3_has_a_line_a_strategy() -> None:
     rates = {"users: FedAvg": 0.30, "users: loss-based": 0.28, "users: WER-based": 0.29, "central: warm-up": 0.40}
     rows = [
         Row(name, "fr", seed, rate + 0.01 * seed, [0.2, None, 1.5], [1.0], 2.0)
@@ -107,9 +107,6 @@ def test_findings_say_which_do_not_hold() -> None:
     expected = [(f"fr, users: {text}", holds) for text, holds in verdicts.items()]
     assert [(each["finding"], each["holds"]) for each in document["findings"]] == expected
     assert table(document).row_count == 4 and set(charts(document)) == {"table_1", "figure_4_fr"}
-
-
-def test_figure_3_has_a_line_a_strategy() -> None:
     recipes = list(by_cohort(3))[::-1]
     rows = [Row(recipe.name, "fr", 1, 0.3, [], [1.0], 2.0) for recipe in recipes]
     drawn = charts(summary(recipes, rows, TINY))["figure_3_fr"]

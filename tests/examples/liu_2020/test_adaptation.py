@@ -125,15 +125,12 @@ def test_the_papers_noise_vanishes_with_a_large_epsilon_and_outweighs_with_a_sma
         assert found is None or (found.min() >= 0 and found.sum() == pytest.approx(1))
 
 
-def test_the_default_adds_up_bounded_counts_over_rounds() -> None:
+def test_the_default_adds_up_bounded_counts_and_suppresses_what_lies_within_the_noise() -> None:
     server = Bounded(FOUR, MarginalPlan(max_words=1, max_weight=1.0, epsilon=1e6), smoothing=1.0)
     first = server.publish([device(5, 1, 0, 0), device(0, 9, 2, 0)])
     assert first == pytest.approx((np.array([1, 1, 0, 0]) + FOUR) / 3, abs=1e-3)
     second = server.publish([device(7, 1, 0, 0), begin(4)])
     assert second == pytest.approx((np.array([2, 1, 0, 0]) + FOUR) / 4, abs=1e-3)
-
-
-def test_what_lies_within_the_noise_is_suppressed() -> None:
     server = Bounded(FOUR, MarginalPlan(epsilon=0.01), suppression=50.0)
     assert server.publish([device(1, 1, 0, 0)]) == pytest.approx(FOUR)
     once = server.variance

@@ -30,7 +30,7 @@ def losses(*weak: Weak, taught: Any = None, sigma: float = 0.0, seed: int = 0, e
     return weak_losses(entries, taught, SENTENCE, method, EXACT, lambda t: TEXTS[tuple(t)], KNOWN, generator)
 
 
-def test_costs_are_those_of_the_feedback_and_weigh_the_same() -> None:
+def test_costs_are_those_of_the_feedback_weigh_the_same_and_a_label_has_its_own() -> None:
     one, other = losses("transcript", "slots")
     assert one.costs.tolist() == [0.5, 0.0, 0.5] and other.costs.tolist() == [1.0, 0.0, 1.0]
     assert one.hypotheses == other.hypotheses == ((2,), (1,), (3,))
@@ -38,9 +38,6 @@ def test_costs_are_those_of_the_feedback_and_weigh_the_same() -> None:
     assert together.cost_scale == 2.0
     np.testing.assert_allclose(together.costs * together.cost_scale, [1.5, 0.0, 1.5])
     assert losses("slots", entries=LIST[:1]) == [], "it says the same of all"
-
-
-def test_a_label_that_the_student_did_not_find_takes_part_with_its_own_cost() -> None:
     (loss,) = losses("transcript", taught=(4,))
     assert loss.hypotheses[-1] == (4,) and loss.costs[-1] == pytest.approx(0.5)
 

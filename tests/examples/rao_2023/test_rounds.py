@@ -91,14 +91,13 @@ def test_every_method_is_repeated_by_its_seed(
         assert one.losses[0] != run(tiny_bundle, replace(method, rehearsal=0)).losses[0], "it takes part in the mean"
 
 
-def test_a_teacher_that_is_updated_changes_what_is_learned(tiny_bundle: Bundle) -> None:
+def test_a_teacher_that_is_updated_changes_what_is_learned_and_an_unsure_one_nothing(
+    tiny_bundle: Bundle,
+) -> None:
     still = run(tiny_bundle, Method("m"))
     never, follows = (run(tiny_bundle, Method("m", teacher=TeacherSettings(0.0, every, 0.0))) for every in (1000, 1))
     assert still.losses == never.losses
     assert still.losses[0] == follows.losses[0] and still.losses[-1] != follows.losses[-1]
-
-
-def test_a_teacher_that_is_not_sure_gives_no_label(tiny_bundle: Bundle) -> None:
     found = run(tiny_bundle, Method("m"), replace(SETTINGS, labels=LabelSettings(sure=0.0)))
     assert set(found.losses) == {0.0} and same(found.weights, begun(tiny_bundle))
 

@@ -82,16 +82,13 @@ def test_every_voice_speaks(voice_set: voices.VoiceSet) -> None:
     assert len(spoken) == len(accents), "every accent sounds different"
 
 
-def test_speech_is_a_function_of_its_input() -> None:
+def test_speech_is_a_function_of_its_input_in_processes_and_threads() -> None:
     voice = Voice("en-us", "klatt2")  # a variant with noise
     first = speak(SENTENCE, voice)
     speak("something else", Voice("en-gb", "m1"))
     assert np.array_equal(first, speak(SENTENCE, voice))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert np.array_equal(first, pool.submit(speak, SENTENCE, voice).result())
-
-
-def test_threads_do_not_disturb_each_other() -> None:
     jobs = [(f"number {word}", Voice("en-us", variant)) for word in ("one", "two") for variant in ("m1", "f1", "klatt")]
     with ThreadPoolExecutor(len(jobs)) as pool:
         together = list(pool.map(lambda job: speak(*job), jobs))

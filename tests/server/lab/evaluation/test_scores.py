@@ -51,7 +51,12 @@ def test_a_corpus_is_scored_in_its_order() -> None:
     assert evaluation.of_speakers()["bob"].slot_error == 1.0
 
 
-def test_figures_without_labels_are_null() -> None:
+def test_slots_need_labels_and_a_lexicon_and_figures_without_labels_are_null() -> None:
+    labelled = utterance("a small mocha", {"size": "small"})
+    heard = result("a small mocha").nbest
+    assert score(labelled, heard, None).slot_errors is None
+    assert score(utterance("a small mocha"), heard, LEXICON).slot_errors is None
+    assert score(labelled, heard, LEXICON).slot_errors == 1  # the drink was not asked for
     evaluation = Evaluation((score(utterance(None), result("hello").nbest, None),))
     assert evaluation.as_json() == {
         "wer": None,
@@ -61,14 +66,6 @@ def test_figures_without_labels_are_null() -> None:
         "utterances": 1,
         "confidence": {"words": None, "texts": None},
     }
-
-
-def test_slots_need_labels_and_a_lexicon() -> None:
-    labelled = utterance("a small mocha", {"size": "small"})
-    heard = result("a small mocha").nbest
-    assert score(labelled, heard, None).slot_errors is None
-    assert score(utterance("a small mocha"), heard, LEXICON).slot_errors is None
-    assert score(labelled, heard, LEXICON).slot_errors == 1  # the drink was not asked for
 
 
 SENTENCES = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=8).map(" ".join)

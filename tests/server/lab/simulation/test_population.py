@@ -56,11 +56,13 @@ def test_real_voices_are_split_as_the_card_says(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids)) == 5  # every utterance once, however the rounds divide it
 
 
-def test_unknown_voices_are_split_the_same_way_every_time(tmp_path: Path) -> None:
+def test_unknown_voices_are_split_the_same_way_every_time_and_two_are_enough(tmp_path: Path) -> None:
     source = write_barista(tmp_path / "data", {f"new{number}": 1 for number in range(30)})
     found = [gather(source, seed, Shape(rounds=1), {}, tmp_path / str(seed)).devices for seed in (1, 2)]
     first, second = ({voice.name for voice in devices} for devices in found)
     assert first == second and 10 < len(first) < 28
+    population = gather(write_barista(tmp_path / "two", {"v0": 3, "v1": 3}), 1, Shape(), {}, tmp_path / "speech")
+    assert len(population.devices) == len(population.heldout) == 1
 
 
 @pytest.mark.parametrize("groups", [{"v0": 3}, {"v0": 3, "v1": 3}])
@@ -68,8 +70,3 @@ def test_a_source_with_nobody_to_hold_out_is_refused(groups: dict[str, int], tmp
     source = write_barista(tmp_path / "data", groups)
     with pytest.raises(DataError, match="not in base training"):
         gather(source, 1, Shape(), {"barista": {"base": ["v1"]}}, tmp_path / "speech")
-
-
-def test_two_voices_are_enough(tmp_path: Path) -> None:
-    population = gather(write_barista(tmp_path / "data", {"v0": 3, "v1": 3}), 1, Shape(), {}, tmp_path / "speech")
-    assert len(population.devices) == len(population.heldout) == 1

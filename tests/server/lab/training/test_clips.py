@@ -94,7 +94,7 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_parts(name: str) -> None:
     assert whole.count == sum(part.count for part in parts)
 
 
-def test_phases_follow_the_budget_and_survive_a_stop() -> None:
+def test_phases_follow_the_budget_survive_a_stop_and_have_an_order() -> None:
     task = transducer(Phases(0.1, 0.5, 0.2))
     batch = ClipSampler(clips(), tokenizer().encode, subsampling=3).load(0, [0, 1])
     assert batch is not None
@@ -105,6 +105,8 @@ def test_phases_follow_the_budget_and_survive_a_stop() -> None:
     other.restore(task.state())
     assert other.transducer
     assert set(transducer(Phases(0, 0, 0)).loss(batch, 0.0).parts) == {"rnnt"}
+    with pytest.raises(ConfigurationError, match=r"flat=0\.5, ctc=0\.1"):
+        Phases(0.5, 0.1)
 
 
 def test_a_share_of_the_learning_rate_for_what_was_trained_before(tmp_path: Path) -> None:
@@ -153,8 +155,3 @@ def test_spectra_have_a_bin_for_every_31_hertz() -> None:
         assert spectrum.shape == (1 + (16_000 - 400) // 160, BINS)
         assert (spectrum.argmax(1) == round(hertz / 31.25) - 1).all()
     assert log_spectra(np.zeros(10, np.float32)).shape == (1, BINS)
-
-
-def test_phases_out_of_order_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"flat=0\.5, ctc=0\.1"):
-        Phases(0.5, 0.1)

@@ -141,10 +141,14 @@ class Larger(Regression):
         self.module = nn.Linear(3, 2)
 
 
-def test_a_task_without_a_decoder_cannot_be_watched(tmp_path: Path) -> None:
+def test_a_task_without_a_decoder_cannot_be_watched_nor_one_that_is_frozen_trained(tmp_path: Path) -> None:
     settings = replace(SETTINGS, budget=Budget(steps=2))
     with pytest.raises(ConfigurationError, match="Deaf does not decode"):
         Trainer(Deaf(), Drawn(8), settings, tmp_path, watched=[example("1.0", "voices")]).run()
+    task = Regression()
+    task.module.requires_grad_(False)
+    with pytest.raises(ConfigurationError, match="every parameter is frozen"):
+        Trainer(task, Drawn(8), SETTINGS, tmp_path)
 
 
 def test_a_gradient_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
@@ -223,10 +227,3 @@ def test_a_budget_is_one_positive_number(numbers: dict[str, Any]) -> None:
 def test_settings_that_make_no_sense_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=f"trainer.{name}: found {value}"):
         replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
-
-
-def test_everything_frozen_is_nothing_to_train(tmp_path: Path) -> None:
-    task = Regression()
-    task.module.requires_grad_(False)
-    with pytest.raises(ConfigurationError, match="every parameter is frozen"):
-        Trainer(task, Drawn(8), SETTINGS, tmp_path)

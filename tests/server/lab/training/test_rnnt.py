@@ -186,7 +186,7 @@ def test_the_blank_is_lowered_by_what_helps_development_utterances(
     np.testing.assert_array_equal(after[1:], before[1:])
 
 
-def test_greedy_follows_the_best_path_one_by_one_as_in_batches() -> None:
+def test_greedy_follows_the_best_path_one_by_one_as_in_batches_and_ctc_merges_repeats() -> None:
     network = learner().network.eval()
     with torch.no_grad():
         network.joiner_output.bias.normal_(0.0, 1.0, generator=torch.Generator().manual_seed(1))
@@ -206,9 +206,6 @@ def test_greedy_follows_the_best_path_one_by_one_as_in_batches() -> None:
                     break
                 path.append(best)
         assert path == tokens
-
-
-def test_ctc_merges_repeats_and_drops_blanks() -> None:
     path = torch.nn.functional.one_hot(torch.tensor([[0, 3, 3, 0, 3, 4, 4, 0]]), 6).float()
     assert ctc_greedy(path, torch.tensor([7])) == [[3, 3, 4]]
 

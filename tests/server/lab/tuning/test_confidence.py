@@ -87,15 +87,12 @@ def test_posteriors_that_say_the_opposite_are_not_believed() -> None:
     assert curve.slope == 0.0
 
 
-def test_hearing_sets_words_against_what_was_said() -> None:
+def test_hearing_sets_words_against_what_was_said_and_refuses_nothing_recognized() -> None:
     silence = np.zeros(100, np.float32)
     said = Utterance("1", "ann-x0.8", "a small b", None, True, lambda: silence)
     unsure = Utterance("2", "ann-x0.8", "a b", None, False, lambda: silence)
     listed = (hypothesis("a b", 0.0, -1.0), hypothesis("b", -1.0, -2.0))
     assert hear("made", [said, unsure], lambda _: listed) == [Heard("made", "ann", listed, (True, True), False)]
-
-
-def test_nothing_recognized_is_refused() -> None:
     with pytest.raises(DataError, match="no word was recognized"):
         fit([Heard("made", "v", (hypothesis("", 0.0, -1.0),), (), False)])
     assert Calibration() == Calibration.from_mapping({})

@@ -151,7 +151,7 @@ def test_noise_of_a_round_has_the_size_that_is_charged() -> None:
     assert values.std() == pytest.approx(1 / 4, rel=0.1)
 
 
-def test_cohorts() -> None:
+def test_cohorts_and_what_is_assigned_anew() -> None:
     given = EngineSettings(cohort=20)
     drawn = [cohort(given, 100, number) for number in range(1, 101)]
     assert drawn == [cohort(given, 100, number) for number in range(1, 101)]
@@ -159,6 +159,11 @@ def test_cohorts() -> None:
     assert np.bincount(np.concatenate(drawn), minlength=100).min() > 5
     with pytest.raises(ConfigurationError, match="cohort"):
         engine(given, *perceptrons())
+    owners = reassign([0] * 50 + [1] * 3, 20, seed=1)
+    assert set(owners) == set(range(20))
+    assert owners == reassign([0] * 50 + [1] * 3, 20, seed=1)
+    with pytest.raises(ConfigurationError, match="one each"):
+        reassign([0, 1], 3, seed=1)
 
 
 def test_the_held_out_step_is_of_the_servers_own_examples() -> None:
@@ -238,14 +243,6 @@ def test_scores_of_clients_leave_filling_out() -> None:
     whole = summary(full)
     assert whole["error"] == sum(s.wrong for s in alone) / sum(s.counted for s in alone)
     assert whole["worst_tenth"] >= whole["mean"]
-
-
-def test_every_client_keeps_an_example_that_is_assigned_anew() -> None:
-    owners = reassign([0] * 50 + [1] * 3, 20, seed=1)
-    assert set(owners) == set(range(20))
-    assert owners == reassign([0] * 50 + [1] * 3, 20, seed=1)
-    with pytest.raises(ConfigurationError, match="one each"):
-        reassign([0, 1], 3, seed=1)
 
 
 @pytest.fixture(scope="module")
