@@ -38,7 +38,6 @@ partial = session.feed(numpy.fromfile(sys.argv[1], numpy.float32))
 clock, processor = time.perf_counter() - begin, time.process_time() - before
 import json
 from device_sdk.benchmarks.memory import peak_megabytes
-from device_sdk.runtimes.native_kernels import native_module
 print(json.dumps([clock, processor, peak_megabytes()]))
 """
 
