@@ -114,13 +114,6 @@ def test_posterior_counts_by_hand() -> None:
     assert marginals.nbest_weights(0, 1.0, [], 1.0).tolist() == []
 
 
-@given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
-def test_many_sentences_are_scored_like_one(sentences: list[list[int]]) -> None:
-    factors = np.array([-2.0, 0.5, -math.inf, 0.0, 3.0, 1.5])
-    found = marginals.personal_scores(sentences, factors)
-    assert found.tolist() == pytest.approx([sum(factors[word] for word in words) for words in sentences])
-
-
 GOOD = np.array([0.5, 0.5])
 
 

@@ -86,8 +86,7 @@ def test_masked_values_are_values():
 )
 def test_any_chunking_gives_the_same_samples(rate, length, cuts):
     samples = chirp(length)
-    whole = Resampler(rate).feed(samples, last=True)
-    resampler = Resampler(rate)
+    whole, resampler = Resampler(rate).feed(samples, last=True), Resampler(rate)
     bounds = [0, *sorted(min(cut, length) for cut in cuts), length]
     parts = [resampler.feed(samples[a:b]) for a, b in itertools.pairwise(bounds)]
     np.testing.assert_array_equal(np.concatenate([*parts, resampler.finish()]), whole)
@@ -135,8 +134,7 @@ def test_another_rate_is_resampled_or_refused(tmp_path):
 
 
 def test_several_channels_are_mixed_only_when_asked(tmp_path):
-    path = tmp_path / "a.wav"
-    stereo = np.stack([chirp(100, 1), chirp(100, 2)], axis=1)
+    path, stereo = tmp_path / "a.wav", np.stack([chirp(100, 1), chirp(100, 2)], axis=1)
     soundfile.write(path, stereo, 16_000, subtype="FLOAT")
     with pytest.raises(AudioError, match=r"a\.wav: found 2 channels, expected one"):
         read_audio(path)

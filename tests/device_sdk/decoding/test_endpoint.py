@@ -191,8 +191,7 @@ def test_networks_hear_nothing_of_a_long_pause(recognizer, commands):
             heard.append(len(features))
             return transducer.encode(features, state)
 
-    counting = Recognizer(recognizer.bundle, transducer=Counting())
-    found = []
+    counting, found = Recognizer(recognizer.bundle, transducer=Counting()), []
     for pause in (1.0, 60.0):
         heard.clear()
         rest = ROOM * np.random.default_rng(1).standard_normal(round(pause * 16_000))

@@ -43,8 +43,7 @@ def gathered(lists: list[list[str]], sigma: float) -> cache.MarginalCache:
 
 @given(st.lists(texts, max_size=5), texts, st.floats(0.2, 5))
 def test_withdrawing_undoes_an_update(before: list[list[str]], given_: list[str], sigma: float) -> None:
-    held = gathered(before, sigma)
-    counts = count(given_, WORDS, sigma)
+    held, counts = gathered(before, sigma), count(given_, WORDS, sigma)
     back = cache.withdraw(cache.update(held, counts), counts)
     np.testing.assert_allclose(back.counts, held.counts, atol=1e-9)
     np.testing.assert_allclose(back.pending, held.pending, atol=1e-9)

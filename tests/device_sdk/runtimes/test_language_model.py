@@ -13,7 +13,7 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.errors import BundleError
 from device_sdk.runtimes import language_model
-from device_sdk.runtimes.language_model import NeuralLanguageModel, _windows
+from device_sdk.runtimes.language_model import NeuralLanguageModel
 from device_sdk.runtimes.onnxruntime import run
 from rescoring.words import UNKNOWN, WordList
 from tests.tiny import tiny_language_model
@@ -53,23 +53,13 @@ def test_long_sentences_are_scored_with_half_a_window_of_context(model, tiny_bun
     session = onnxruntime.InferenceSession(tiny_bundle.file("language_model.onnx"))
     boundary = tiny_bundle.words.boundary
     for sentence in sentences:
-        symbols = [boundary, *sentence, boundary]
-        expected = []
+        symbols, expected = [boundary, *sentence, boundary], []
         for place in range(len(sentence) + 1):
             half = POSITIONS // 2
             start = 0 if place < POSITIONS else (place - POSITIONS) // half * half + half
             words, targets = np.array([symbols[start : place + 1]]), np.array([symbols[start + 1 : place + 2]])
             expected.append(session.run(None, {"words": words, "targets": targets})[0][0, -1])
         np.testing.assert_allclose(model([sentence])[0], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("length", range(40))
-def test_windows_score_every_place_once(length: int) -> None:
-    scored: list[int] = []
-    for start, first, stop in _windows([0] * length, POSITIONS):
-        assert 0 <= start <= first < stop <= start + POSITIONS
-        scored += range(first, stop)
-    assert scored == list(range(length + 1))
 
 
 def test_a_graph_for_another_word_list_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:

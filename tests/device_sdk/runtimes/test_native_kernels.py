@@ -169,9 +169,3 @@ def test_bad_arguments_are_named(native: Any) -> None:
 def test_other_networks_are_left_to_their_graphs(sizes: dict[str, int]) -> None:
     architecture = replace(PRESETS["small"], **sizes)
     assert NativeKernels.begin(architecture, tiny_weights(architecture)) is None
-
-
-def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")
-    assert native_kernels.native_module() is None
-    assert NativeKernels.begin(PRESETS["tiny"], tiny_weights(PRESETS["tiny"])) is None

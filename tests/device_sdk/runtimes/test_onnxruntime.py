@@ -1,8 +1,6 @@
 """The streaming graphs on onnxruntime against the network in torch."""
 
 import itertools
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,12 +115,3 @@ def test_graphs_of_another_architecture_and_damaged_graphs_are_refused(tiny_bund
         open_session(b"not a graph", "joiner.onnx")
     with pytest.raises(BundleError, match=r"joiner\.onnx: onnxruntime cannot load"):
         open_session(joiner(small), "joiner.onnx", bytes(16), small)
-
-
-def test_a_bundle_with_another_graph_is_refused_when_it_is_used(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(tiny_bundle.path, folder)
-    opened = Bundle.open(folder)
-    (folder / "encoder.onnx").write_bytes(tiny_bundle.file("joiner.onnx").read_bytes()[:200])
-    with pytest.raises(BundleError, match=r"encoder\.onnx"):
-        OnnxTransducer(opened)

@@ -45,18 +45,6 @@ def test_a_run_repeats_exactly_and_changes_no_input(session: TrainingSession, ti
         np.testing.assert_array_equal(value, second.gradients[name])
 
 
-def test_likelihood_agrees_with_the_streaming_graphs(session: TrainingSession, tiny_bundle: Bundle) -> None:
-    """The empty hypothesis is one path: blank at every frame."""
-    from device_sdk.runtimes.onnxruntime import OnnxTransducer
-
-    given = arguments(tiny_bundle)
-    transducer = OnnxTransducer(tiny_bundle)
-    encoded, _ = transducer.encode(given["features"])
-    predicted, _ = transducer.predict(np.zeros(1, np.int64))
-    path = sum(float(transducer.join(frame[None], predicted)[0, 0]) for frame in encoded)
-    assert session.run(**given).negative_log_likelihoods[1] == pytest.approx(-path, rel=1e-5)
-
-
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no hypotheses": ({"hypotheses": [], "weights": []}, "hypotheses: found none"),
     "blank as a token": ({"hypotheses": [[1, 0]], "weights": [1.0]}, r"hypotheses: entry 0 .* outside 1\.\.63"),

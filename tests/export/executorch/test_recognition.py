@@ -184,6 +184,11 @@ def described(change):
     return edit(change, MANIFEST)
 
 
+def copied(name, change):
+    """A program with other content, and the hash that fits it."""
+    return lambda folder: replaced(name, change(folder), MANIFEST)(folder)
+
+
 @installed
 @pytest.mark.parametrize(
     ("damage", "message"),
@@ -207,14 +212,8 @@ def described(change):
         (lambda folder: (folder / "joiner.pte").unlink(), r"joiner.pte: cannot be read"),
         (rewritten("encoder.pte", flip), r"encoder.pte: \d+ bytes with sha256 .*, expected"),
         (replaced("encoder.pte", b"", MANIFEST), r"encoder.pte: constants: .* of 0, behind 0"),
-        (
-            lambda folder: replaced("encoder.pte", bytes((folder / "encoder.pte").stat().st_size), MANIFEST)(folder),
-            r"cannot load",
-        ),
-        (
-            lambda folder: replaced("predictor.pte", (folder / "joiner.pte").read_bytes(), MANIFEST)(folder),
-            r"to be at bytes",
-        ),
+        (copied("encoder.pte", lambda folder: bytes((folder / "encoder.pte").stat().st_size)), r"cannot load"),
+        (copied("predictor.pte", lambda folder: (folder / "joiner.pte").read_bytes()), r"to be at bytes"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(copy, bundle, damage, message):

@@ -88,8 +88,7 @@ def likelihoods(
     x = x[: count * architecture.subsampling_factor].reshape(count, -1) if heard is None else heard[:, 0]
     for layer in range(frozen_layers, architecture.encoder_layers):
         x = _lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
-    encoded = x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"]
-    results = []
+    encoded, results = x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"], []
     for row, tokens in enumerate(hypotheses):
         y = named["predictor.embedding"][[0, *tokens]] if said is None else said[: len(tokens) + 1, row]
         for layer in range(architecture.predictor_layers if said is None else 0):

@@ -113,8 +113,7 @@ def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None
 
 def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
     sizes, weights = case.sizes, case.weights
-    session = case.session(streaming.predictor)
-    rng = np.random.default_rng(1)
+    session, rng = case.session(streaming.predictor), np.random.default_rng(1)
     layers, size = sizes.predictor_layers, sizes.predictor_size
     tokens = rng.integers(1, sizes.pieces, 5)
     h, c = (rng.uniform(-1, 1, (layers, 5, size)).astype(np.float32) for _ in "hc")

@@ -95,8 +95,7 @@ def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, 
     loss = objectives(hypotheses, kind, rng)
     length = frames * architecture.subsampling_factor + int(rng.integers(architecture.subsampling_factor))
     features = rng.normal(-6.0, 3.0, (length, architecture.mel_bins)).astype(np.float32)
-    parameters = tiny_weights(architecture, seed)
-    names = trainable(architecture, subset)
+    parameters, names = tiny_weights(architecture, seed), trainable(architecture, subset)
     if subset == "adapters":
         for name in names:
             (up, down), (out, width) = factor_names(name), parameters[name].shape
@@ -156,8 +155,7 @@ def test_frozen_layers_follow_their_weights() -> None:
     architecture = ARCHITECTURES[0]
     run, beneath = session(architecture, "top")
     assert beneath is not None
-    features = np.full((12, 4), -5.0, np.float32)
-    parameters = tiny_weights(architecture, 1)
+    features, parameters = np.full((12, 4), -5.0, np.float32), tiny_weights(architecture, 1)
 
     def heard(changed: dict[str, Float]) -> Float:
         run.run({**parameters, **changed}, features, [(2,)], [1.0])

@@ -29,8 +29,7 @@ def recognizer(shape: ContextShape = TINY) -> ContextRNNT:
 def test_infonce_is_the_paper_s_formula() -> None:
     """Against the equation written out in loops, in float64, on the same negatives."""
     made = network(replace(Contrast(3, 5), temperature=0.7)).double()
-    frames = torch.tensor([9, 6, 2])
-    features = torch.randn(3, 29, TINY.bins, dtype=torch.float64)
+    frames, features = torch.tensor([9, 6, 2]), torch.randn(3, 29, TINY.bins, dtype=torch.float64)
     found, _ = made.losses(features, frames, torch.Generator().manual_seed(4))
     z = made.latents(features)
     c, _ = made.encoder(z)
@@ -60,8 +59,7 @@ def test_negatives_are_other_frames_of_the_same_utterance(length: int) -> None:
 
 
 def test_padding_changes_nothing() -> None:
-    made = network()
-    features = torch.randn(1, 30, TINY.bins)
+    made, features = network(), torch.randn(1, 30, TINY.bins)
     longer = torch.cat([features, 9.0 * torch.randn(1, 12, TINY.bins)], 1)
     places = torch.arange(14)[None, :, None] * 7 + torch.arange(5)
     made.candidates = lambda frames, longest, _=None: places[:, :longest] % frames[:, None, None]  # type: ignore

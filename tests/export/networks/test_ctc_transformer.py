@@ -34,8 +34,7 @@ def test_a_text_comes_back_as_it_can_be_written(language: str, text: str, writte
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("count", [1, 2, 3, 30, 31])
 def test_frames_after_striding_and_padding_that_changes_nothing(norm: str, count: int) -> None:
-    made = network(norm)
-    features = torch.randn(1, count, 80)
+    made, features = network(norm), torch.randn(1, count, 80)
     alone = made(features, torch.tensor([count]))
     assert alone.shape == (1, -(-count // 3), TINY.tokens)
     assert int(made.strided(torch.tensor(count))) == alone.shape[1]
@@ -54,8 +53,7 @@ def test_losses_are_sums_over_paths(norm: str) -> None:
     """Against the sum over every path of a short utterance, by brute force."""
     made = CTCTransformer(replace(TINY, tokens=4, norm=norm)).eval()  # type: ignore[arg-type]
     features, frames = torch.randn(1, 13, 80), torch.tensor([13])
-    probabilities = made(features, frames)[0].exp().detach().numpy().astype(np.float64)
-    total = 0.0
+    probabilities, total = made(features, frames)[0].exp().detach().numpy().astype(np.float64), 0.0
     for path in np.ndindex(*[4] * probabilities.shape[0]):
         merged = [t for i, t in enumerate(path) if t and (i == 0 or path[i - 1] != t)]
         if merged == [2, 2, 1]:
@@ -77,8 +75,7 @@ def test_layer_drop_leaves_layers_out_in_training_only() -> None:
 
 
 def test_positions_are_seconds_from_the_middle_and_keep_their_order_in_training() -> None:
-    noise = PositionNoise(0.03)
-    heard = torch.arange(7) < torch.tensor([[7], [3]])
+    noise, heard = PositionNoise(0.03), torch.arange(7) < torch.tensor([[7], [3]])
     positions = noise.eval()(heard)
     torch.testing.assert_close(positions[1, :3], torch.tensor([-0.03, 0.0, 0.03]))
     torch.testing.assert_close(positions[0].diff(), torch.full((6,), 0.03))
