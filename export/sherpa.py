@@ -147,8 +147,7 @@ def _offline_encoder(sizes: Architecture, weights: Mapping[str, Float], settings
     """sherpa-onnx's offline features of whole utterances, [B, M, F], to the same outputs; left-over frames go."""
     g = GraphBuilder(sizes, weights=weights)
     matrix, constant = offline_mapping(settings)
-    signal = g.input("audio_signal", ["B", sizes.mel_bins, "F"])
-    length = g.input("length", ["B"], INT64)
+    signal, length = g.input("audio_signal", ["B", sizes.mel_bins, "F"]), g.input("length", ["B"], INT64)
     frames = g.size(signal, 2)
     whole = g.subtract(frames, g.op("Mod", frames, g.integers(sizes.subsampling_factor)))
     x = g.transpose(g.slice(signal, 0, whole, 2), 0, 2, 1)

@@ -28,9 +28,10 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import StreamingArchitecture
 from device_sdk.commands.workers import FILE_BLOCK
 from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
+from device_sdk.decoding.beam import greedy, paths, start
 from device_sdk.decoding.block import Block
 from device_sdk.features import logmel
-from device_sdk.runtimes.onnxruntime import PRECISIONS
+from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
 from export.benchmarks import imported
 from export.benchmarks.stages import (
     CHUNK,
@@ -244,7 +245,7 @@ def _phrases(count: int) -> Hotwords:
     """Made names, of one word or two, such as an address book holds."""
     draw = Random(0)
     syllables = [consonant + vowel for consonant in "bcdfghjklmnprstvw" for vowel in "aeiou"]
-    names: dict[str, None] = {}
+    names = dict[str, None]()
     while len(names) < count:
         words = ["".join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(draw.randint(1, 2))]
         names[" ".join(words)] = None
@@ -253,18 +254,12 @@ def _phrases(count: int) -> Hotwords:
 
 def greedy_agreement(bundle: Bundle, peer: OnlineRecognizer, clips: list[Waveform]) -> float:
     """Share of clips on which both greedy searches emit the same tokens at the same times, as far as sherpa's goes."""
-    from device_sdk.decoding.beam import greedy, paths, start
-    from device_sdk.runtimes.onnxruntime import OnnxTransducer
-
     settings = DecodingSettings(beam=1, nbest=1, symbols_per_frame=SHERPA_SYMBOLS)
     transducer, same = OnnxTransducer(bundle), 0
-    factor = bundle.architecture.subsampling_factor
-    seconds = factor * bundle.features.shift / bundle.features.sample_rate
+    seconds = bundle.architecture.subsampling_factor * bundle.features.shift / bundle.features.sample_rate
     for clip in clips:
-        tokens, times = sherpa_tokens(peer, clip)
-        features = logmel(clip)
-        whole = (len(features) - 1) // CHUNK_FRAMES * CHUNK_FRAMES
-        encoded, _ = transducer.encode(features[:whole])
+        (tokens, times), features = sherpa_tokens(peer, clip), logmel(clip)
+        encoded, _ = transducer.encode(features[: (len(features) - 1) // CHUNK_FRAMES * CHUNK_FRAMES])
         (path,) = paths(greedy(start(transducer), encoded, transducer, settings))
         ours = [bundle.tokenizer.piece(token).replace("\u2581", " ") for token in path.tokens]
         same += ours == tokens and np.allclose(np.array(path.frames) * seconds, times, atol=1e-3)

@@ -61,8 +61,7 @@ def figures_of(delta: Arrays, draws: int = DRAWS) -> list[Figure]:
         writing, reading, errors, sent = [], [], [], 0.0
         for _ in range(draws):
             begin = time.thread_time()  # a busy machine changes it less than the clock
-            tensors = encode(delta, encoding, scale_per)
-            written = time.thread_time()
+            tensors, written = encode(delta, encoding, scale_per), time.thread_time()
             found = decode(tensors, encoding, scale_per)
             reading.append(time.thread_time() - written)
             writing.append(written - begin)

@@ -57,8 +57,7 @@ def _ours(chunks: list[NDArray[np.float32]]) -> NDArray[np.float32]:
 def _kaldi(chunks: list[list[float]]) -> NDArray[np.float32]:
     import kaldi_native_fbank
 
-    settings = FeatureSettings()
-    options = kaldi_native_fbank.FbankOptions()
+    settings, options = FeatureSettings(), kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = settings.sample_rate
     options.frame_opts.dither = 0.0
     options.frame_opts.window_type = "hann"

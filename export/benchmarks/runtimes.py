@@ -55,8 +55,7 @@ def benchmark() -> list[Figure]:
 
 
 def _speeds(bundle: Bundle, ours: Transducer, peer: Transducer, clips: list[Float]) -> list[Figure]:
-    features = [logmel(clip, bundle.features) for clip in clips]
-    ways = {}
+    features, ways = [logmel(clip, bundle.features) for clip in clips], {}
     for side, transducer in (("ExecuTorch", ours), (PEER, peer)):
         recognizer = Recognizer(bundle, DecodingSettings(beam=8, nbest=8), transducer=transducer)
         ways[f"encoder, 300 ms at a time, {side}"] = over(features, partial(encode, transducer))
@@ -83,14 +82,12 @@ def training_figures() -> list[Figure]:
     sizes = PRESETS[SHORT.preset]
     bucket = Bucket(frames=SHORT.frames, tokens=SHORT.tokens, hypotheses=SHORT.hypotheses)
     with TemporaryDirectory(prefix="idiolect-executorch-") as name:
-        folder = Path(name)
-        program = lower(TrainingStep(sizes), *training_example(sizes, bucket))
+        folder, program = Path(name), lower(TrainingStep(sizes), *training_example(sizes, bucket))
         (folder / bucket.file).write_bytes(program)
         ours, peer = in_turns([("executorch", SHORT), (PEER, SHORT)], folder)
         gradients = [SIDES[side](problem(SHORT), SHORT, folder)() for side in ("executorch", PEER)]
     own, other = (np.concatenate([each.ravel() for each in one.values()], dtype=np.float64) for one in gradients)
-    apart = float(np.linalg.norm(own - other) / np.linalg.norm(other))
-    what = f"ExecuTorch ({SHORT})"
+    apart, what = float(np.linalg.norm(own - other) / np.linalg.norm(other)), f"ExecuTorch ({SHORT})"
     return [
         Figure(f"local step, {what}", "ms of CPU", ours.milliseconds, PEER, peer.milliseconds, lower_is_better=True),
         Figure(f"memory of steps, {what}", "MB", ours.added, PEER, peer.added, lower_is_better=True),

@@ -44,8 +44,7 @@ class EncoderStep(nn.Module):
         self.joiner = network.joiner_encoder
 
     def forward(self, features: Tensor, h: Tensor, c: Tensor) -> Three:
-        x = ((features - self.mean) * self.scale).reshape(1, -1)
-        size = self.architecture.encoder_size
+        x, size = ((features - self.mean) * self.scale).reshape(1, -1), self.architecture.encoder_size
         hidden, cells = [], []
         for layer, cell in enumerate(self.cells):
             # slices, not items: XNNPACK has no item

@@ -89,8 +89,7 @@ def _written(path: Path, program: bytes) -> FileEntry:
 
 def _recognizing(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]:
     """File -> (program, where its constants stand). Random weights tell each of them from all others by its bytes."""
-    rng = np.random.default_rng(0)
-    shapes = sizes.constant_shapes() | sizes.parameter_shapes()
+    rng, shapes = np.random.default_rng(0), sizes.constant_shapes() | sizes.parameter_shapes()
     weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     network = RNNT(sizes).from_parameters(weights).eval().requires_grad_(False)
     values, found = program_constants(sizes, weights), {}

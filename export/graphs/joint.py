@@ -82,8 +82,7 @@ class Joint:
             frames, blanks, labels, chosen = now
             frame, prefix = (q.squeeze(each, 0) for each in q.ops("Split", 2, q.op("NonZero", chosen), num_outputs=2))
             mixed = q.add(q.op("Gather", frames, frame, axis=0), q.op("Gather", self.prefixes, prefix, axis=0))
-            hidden = q.op(self._activation, mixed)
-            own = q.op("Gather", of_prefix, prefix, axis=0)
+            hidden, own = q.op(self._activation, mixed), q.op("Gather", of_prefix, prefix, axis=0)
             blanks, labels = (q.multiply(q.op("Gather", each, frame, axis=0), own) for each in (blanks, labels))
             edges = q.concat(q.sum(blanks, 1, keep=True), labels, axis=1)
             # A cell's logits move by what its edges carry less what the softmax expects of all visits to its prefix.
@@ -91,8 +90,7 @@ class Joint:
             places = q.expand(q.unsqueeze(self._edges, 0), q.size(frame, 0), q.size(self._edges, 0))
             d_logits = q.op("ScatterElements", d_logits, places, q.op("Neg", edges), axis=1, reduction="add")
             d_mixed = q.multiply(q.matmul(d_logits, self.weight), self._slope(q, hidden))
-            before = dict(zip(sums, states, strict=True))
-            after = {}
+            before, after = dict(zip(sums, states, strict=True)), {}
             if "prefixes" in sums:
                 after["prefixes"] = q.add(before["prefixes"], _gathered(q, d_mixed, prefix, count))
             if self.weight in wanted:
@@ -209,13 +207,11 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
     probability that the alignment uses the edge, which is d(log-likelihood)/d(edge's log-probability).
     """
     frames, columns, count = g.size(blank, 0), g.size(blank, 1), g.size(blank, 2)
-    diagonals = g.subtract(g.add(frames, columns), g.integers(1))
-    impossible = g.double(IMPOSSIBLE)
+    diagonals, impossible = g.subtract(g.add(frames, columns), g.integers(1)), g.double(IMPOSSIBLE)
     blank, emit = (_by_diagonal(g, edge, frames, columns, count, diagonals) for edge in (blank, emit))
 
     def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-        stay = q.add(states[0], now[0])
-        move = q.shift(q.add(states[0], now[1]), 1, impossible)
+        stay, move = q.add(states[0], now[0]), q.shift(q.add(states[0], now[1]), 1, impossible)
         larger = q.op("Max", stay, move)
         ratio = q.op("Exp", q.subtract(q.op("Min", stay, move), larger))
         total = q.add(larger, q.op("Log", q.add(ratio, q.double(1.0))))

@@ -22,8 +22,7 @@ def language_model_graph(
     Metadata: ``positions`` and ``words_digest``, the word list whose ids the graph speaks.
     Raises BundleError for a parameter that is missing, unknown, of another shape or not finite.
     """
-    expected = shape.parameter_shapes()
-    found = {name: value.shape for name, value in parameters.items()}
+    expected, found = shape.parameter_shapes(), {name: value.shape for name, value in parameters.items()}
     for name in sorted(expected.keys() | found.keys()):
         if found.get(name) != expected.get(name):
             raise BundleError(f"language model {name}: found {found.get(name)}, expected {expected.get(name)}")

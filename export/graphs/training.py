@@ -72,8 +72,7 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
     g.output("negative_log_likelihoods", g.cast(likelihoods, FLOAT), ["N"])
 
     # The loss' derivative by each NLL.
-    posterior = g.op("Softmax", g.op("Neg", likelihoods), axis=0)
-    costs = g.cast(costs, DOUBLE)
+    posterior, costs = g.op("Softmax", g.op("Neg", likelihoods), axis=0), g.cast(costs, DOUBLE)
     expected = g.sum(g.multiply(posterior, costs), 0)
     g.output("expected_cost", g.cast(expected, FLOAT), [])
     by_expectation = g.multiply(posterior, g.subtract(expected, costs))

@@ -115,8 +115,7 @@ class CPC(nn.Module):
         """
         z = self.latents(features)
         c, _ = self.encoder(z)
-        candidates = self.candidates(frames, z.shape[1], generator)
-        total = z.new_zeros(z.shape[0])
+        candidates, total = self.candidates(frames, z.shape[1], generator), z.new_zeros(z.shape[0])
         right = []
         for step, prediction in enumerate(self.predictions, 1):
             length = z.shape[1] - step
@@ -125,8 +124,7 @@ class CPC(nn.Module):
                 continue
             # All products with one matrix product; the candidates are then picked, so no latent is copied N times.
             products = torch.bmm(prediction(c[:, :length]), z.transpose(1, 2)) / self.contrast.temperature
-            scores = products.gather(2, candidates[:, step:])
-            counts = (frames - step).clamp(min=0)
+            scores, counts = products.gather(2, candidates[:, step:]), (frames - step).clamp(min=0)
             heard = torch.arange(length, device=z.device) < counts[:, None]
             losses = -functional.log_softmax(scores, -1)[..., 0] * heard
             total = total + losses.sum(1) / counts.clamp(min=1)

@@ -6,7 +6,7 @@ H: encoder size; P: predictor size; J: joiner size; V: pieces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -75,20 +75,14 @@ class RNNT(nn.Module):
         """Log-probabilities [..., V] of broadcastable terms [..., J]."""
         return self.joiner_output(torch.tanh(encoded + predicted)).log_softmax(-1)
 
-    def _lstms(self) -> Iterator[tuple[str, list[nn.Parameter]]]:
-        """The public name of every LSTM layer, and what it is made of, as :data:`_PARTS` are."""
-        for name, lstm in (("encoder", self.encoder), ("predictor", self.predictor)):
-            for layer in range(lstm.num_layers):
-                yield f"{name}.{layer}", [getattr(lstm, f"{part}_l{layer}") for part in _PARTS]
-
     def to_parameters(self) -> dict[str, Array]:
         """Parameters and constants under their public names, float32, LSTMs in ONNX layout."""
         named: dict[str, Tensor] = {"features.mean": self.mean, "features.scale": self.scale}
-        for name, own in self._lstms():
-            named |= {f"{name}.{part}": value for part, value in zip("WRB", merge_lstm(*own), strict=True)}
-        named |= {public: self.get_parameter(own) for public, own in _PLAIN.items()}
-        order = self.architecture.constant_shapes() | self.architecture.parameter_shapes()
-        return {name: named[name].detach().to(torch.float32).cpu().numpy().copy() for name in order}
+        for name in self.architecture.parameter_shapes():
+            first, *second = self.parameters_of(name)
+            merged = first + second[0] if second else first
+            named[name] = merged if name in _PLAIN else _permute(merged, _TO_ONNX)
+        return {name: value.detach().to(torch.float32).cpu().numpy().copy() for name, value in named.items()}
 
     def parameters_of(self, name: str) -> list[nn.Parameter]:
         """What a public parameter is made of here: an LSTM's merged bias has two, all others one."""
@@ -103,11 +97,12 @@ class RNNT(nn.Module):
 
         Both of torch's biases have the same gradient, which is that of the merged one.
         """
-        named = {public: _gradient(self.get_parameter(own)) for public, own in _PLAIN.items()}
-        for name, own in self._lstms():
-            for part, value in zip("WRB", own[:3], strict=True):
-                named[f"{name}.{part}"] = _permute(_gradient(value), _TO_ONNX)
-        return {name: named[name].to(torch.float32).numpy().copy() for name in self.architecture.parameter_shapes()}
+        named = {}
+        for name in self.architecture.parameter_shapes():
+            value = self.parameters_of(name)[0]
+            gradient = torch.zeros_like(value) if value.grad is None else value.grad.detach()
+            named[name] = gradient if name in _PLAIN else _permute(gradient, _TO_ONNX)
+        return {name: value.to(torch.float32).numpy().copy() for name, value in named.items()}
 
     @torch.no_grad()
     def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> RNNT:
@@ -124,11 +119,11 @@ class RNNT(nn.Module):
         given = {name: torch.from_numpy(np.array(value)) for name, value in parameters.items()}
         self.mean.copy_(given["features.mean"])
         self.scale.copy_(given["features.scale"])
-        for layer, own in self._lstms():
-            for value, new in zip(own, split_lstm(*(given[f"{layer}.{part}"] for part in "WRB")), strict=True):
-                value.copy_(new)
-        for public, own_name in _PLAIN.items():
-            self.get_parameter(own_name).copy_(given[public])
+        for name in a.parameter_shapes():
+            first, *second = self.parameters_of(name)
+            first.copy_(given[name] if name in _PLAIN else _permute(given[name], _TO_TORCH))
+            for value in second:
+                value.zero_()
         return self
 
 
@@ -152,21 +147,6 @@ _PLAIN = {
     "joiner.output.weight": "joiner_output.weight",
     "joiner.output.bias": "joiner_output.bias",
 }
-
-
-def merge_lstm(w: Tensor, r: Tensor, input_bias: Tensor, recurrent_bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One torch LSTM layer (``[4H, input]``, ``[4H, H]``, ``[4H]`` twice) to ONNX layout W, R, B."""
-    return _permute(w, _TO_ONNX), _permute(r, _TO_ONNX), _permute(input_bias + recurrent_bias, _TO_ONNX)
-
-
-def split_lstm(w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The inverse of :func:`merge_lstm`; the recurrent bias becomes zero."""
-    bias = _permute(b, _TO_TORCH)
-    return _permute(w, _TO_TORCH), _permute(r, _TO_TORCH), bias, torch.zeros_like(bias)
-
-
-def _gradient(value: Tensor) -> Tensor:
-    return torch.zeros_like(value) if value.grad is None else value.grad.detach()
 
 
 def _permute(rows: Tensor, order: tuple[int, ...]) -> Tensor:

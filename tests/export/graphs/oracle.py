@@ -30,11 +30,8 @@ def loss_and_gradients(
         nll = likelihoods(architecture, named, torch.tensor(features, dtype=torch.float64), hypotheses)
         expected = torch.softmax(-nll, 0) @ torch.tensor(costs, dtype=torch.float64)
         loss = nll @ torch.tensor(weights, dtype=torch.float64) + cost_scale * expected
-        gradients = torch.autograd.grad(loss, [named[name] for name in trainable], allow_unused=True)
-    found = {
-        name: np.zeros(named[name].shape) if gradient is None else gradient.numpy()
-        for name, gradient in zip(trainable, gradients, strict=True)
-    }
+        gradients = torch.autograd.grad(loss, [named[name] for name in trainable], materialize_grads=True)
+    found = {name: each.numpy() for name, each in zip(trainable, gradients, strict=True)}
     return nll.detach().numpy(), float(expected.detach()), found
 
 
@@ -67,9 +64,9 @@ def gradient_parts(
         nll = likelihoods(architecture, named, audio, hypotheses, frozen_layers, given, spoken)
         parts = []
         for value in nll:
-            found = torch.autograd.grad(value, [named[name] for name in leaves], retain_graph=True, allow_unused=True)
-            pairs = zip(leaves, found, strict=True)
-            parts.append({name: np.zeros(named[name].shape) if each is None else each.numpy() for name, each in pairs})
+            asked = [named[name] for name in leaves]
+            found = torch.autograd.grad(value, asked, retain_graph=True, materialize_grads=True)
+            parts.append({name: each.numpy() for name, each in zip(leaves, found, strict=True)})
     return nll.detach().numpy(), parts
 
 
