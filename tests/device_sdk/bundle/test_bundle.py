@@ -232,8 +232,7 @@ def test_tokenizer(tiny_bundle: Bundle) -> None:
     tokenizer = tiny_bundle.tokenizer
     tokens = tokenizer.encode("turn on the light")
     assert tokenizer.size == tiny_bundle.architecture.pieces
-    assert tokenizer.decode(tokens) == "turn on the light"
-    assert tokenizer.decode([0, *tokens, 0]) == "turn on the light"
+    assert tokenizer.decode(tokens) == tokenizer.decode([0, *tokens, 0]) == "turn on the light"
     assert tokenizer.starts_word(tokens[0]) and tokenizer.piece(tokens[0]).startswith("\u2581")
     assert sum(tokenizer.starts_word(token) for token in tokens) == 4
     assert tokenizer.encode("") == [] and tokenizer.decode([]) == ""
@@ -324,9 +323,8 @@ def dequantized(architecture: Architecture, content: bytes, name: str) -> np.nda
 @pytest.mark.parametrize("architecture", [SMALLEST, PRESETS["tiny"], PRESETS["small"]])
 def test_slots_cover_the_buffer_without_overlap(architecture: Architecture) -> None:
     slots = layout(architecture)
-    spans = [(slot.scale, slot.scale + 4 * slot.scales) for slot in slots.values()]
-    spans += [(slot.values, slot.values + prod(slot.shape)) for slot in slots.values()]
-    spans.sort()
+    scales = [(slot.scale, slot.scale + 4 * slot.scales) for slot in slots.values()]
+    spans = sorted([*scales, *((slot.values, slot.values + prod(slot.shape)) for slot in slots.values())])
     assert spans[0][0] == 0 and all(before[1] == after[0] for before, after in pairwise(spans))
     assert all(slot.scale % 4 == 0 for slot in slots.values())
     shapes = architecture.parameter_shapes() | architecture.constant_shapes()

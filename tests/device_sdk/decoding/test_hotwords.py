@@ -159,32 +159,29 @@ def test_what_is_no_phrase_is_named(make, message):
 
 def test_a_hotword_mends_a_misheard_name(tmp_path):
     default_bundle, clip = Bundle.open(), read_audio(CLIP)
-    recognizer = Recognizer(default_bundle)
     contacts = Hotwords.build(["Sven", "Svetlana", Hotword("Doctor Snowden", spellings=("doc snowden",))])
 
-    def recognized(session):
+    def recognized(hotwords, of=Recognizer(default_bundle)):
+        session = of.session(16_000, hotwords=hotwords)
         for at in range(0, len(clip), 1_000):
             session.feed(clip[at : at + 1_000])
         return session.finish()
 
-    plain = recognized(recognizer.session(16_000))
-    mended = recognized(recognizer.session(16_000, hotwords=contacts))
-    assert "sven" not in plain.text.split()
-    assert {each.scores.hotword for each in plain.nbest} == {0.0}
+    plain, mended = recognized(None), recognized(contacts)
+    assert "sven" not in plain.text.split() and {each.scores.hotword for each in plain.nbest} == {0.0}
     assert "sven" in mended.text.split()
     for each in mended.nbest:
         assert each.scores.hotword == 2.0 * each.text.split().count("sven")
         assert each.score == pytest.approx(each.scores.acoustic + each.scores.hotword)
-    again = recognized(recognizer.session(16_000, hotwords=["sven", "svetlana", "doctor snowden"]))
+    again = recognized(["sven", "svetlana", "doctor snowden"])
     assert [each.text for each in again.nbest] == [each.text for each in mended.nbest]
     with Device.open(tmp_path / "state", bytes(32), default_bundle) as device:
-        heard = recognized(device.session(16_000, hotwords=contacts))
-        assert {each.scores.hotword for each in heard.nbest} >= {2.0}
+        assert {each.scores.hotword for each in recognized(contacts, device).nbest} >= {2.0}
         with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: found '2', expected letters"):
             device.session(16_000, hotwords=["R2"])
     with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: found 'ë', expected the letters"):
-        recognizer.session(16_000, hotwords=["Zoë"])
-    assert recognized(recognizer.session(16_000, hotwords=[])).nbest == plain.nbest
+        recognized(["Zoë"])
+    assert recognized([]).nbest == plain.nbest
 
 
 @settings(max_examples=25, deadline=None)

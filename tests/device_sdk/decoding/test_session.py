@@ -91,9 +91,7 @@ def test_the_nbest_list(recognizer, seed):
     waveform = chirp(32_000, seed)
     result = recognizer.recognize(waveform, 16_000)
     texts = [hypothesis.text for hypothesis in result.nbest]
-    assert len(texts) == len(set(texts)) == 8
-    assert result.text == texts[0]
-    assert result.seconds == 2.0
+    assert len(texts) == len(set(texts)) == 8 and (result.text, result.seconds) == (texts[0], 2.0)
     scores = [hypothesis.score for hypothesis in result.nbest]
     assert scores == sorted(scores, reverse=True) and sum(each.confidence for each in result.nbest) <= 1.01
     for hypothesis in result.nbest:
@@ -102,8 +100,7 @@ def test_the_nbest_list(recognizer, seed):
         assert recognizer.tokenizer.decode(hypothesis.tokens) == hypothesis.text
         assert " ".join(word.text for word in hypothesis.words) == hypothesis.text
         times = [time for word in hypothesis.words for time in (word.start, word.end)]
-        assert all(0.0 <= time <= 2.0 for time in times)
-        assert times[::2] == sorted(times[::2])
+        assert all(0.0 <= time <= 2.0 for time in times) and times[::2] == sorted(times[::2])
         assert all(word.start < word.end for word in hypothesis.words)
 
 
@@ -228,8 +225,7 @@ def test_reset_begins_another_utterance(recognizer):
         with pytest.raises(AudioError, match=r"call reset\(\)"):
             call()
     session.reset()
-    assert session.seconds == 0.0
-    assert session.features.shape == (0, 64)
+    assert session.seconds == 0.0 and session.features.shape == (0, 64)
     session.feed(chirp(20_000, 2))
     session.reset()
     session.feed(chirp(16_000, 1))

@@ -1,4 +1,5 @@
 from contextlib import closing
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,9 @@ FRAMES = arrays(np.float32, st.tuples(st.integers(1, 20), st.just(3)), elements=
 @given(st.lists(FRAMES, min_size=1, max_size=6))
 def test_utterances_add_up_to_one_mean(utterances: list[np.ndarray]) -> None:
     """Within its memory a channel is the mean of all frames, in whatever order they came."""
+    everything = np.concatenate(utterances).astype(np.float64)
     for order in (utterances, utterances[::-1]):
-        channel = Channel()
-        for each in order:
-            channel = heard(channel, each, len(each) / 100, SETTINGS)
-        everything = np.concatenate(utterances).astype(np.float64)
+        channel = reduce(lambda channel, each: heard(channel, each, len(each) / 100, SETTINGS), order, Channel())
         np.testing.assert_allclose(channel.mean, everything.mean(0), atol=1e-9)
         assert channel.seconds == pytest.approx(len(everything) / 100)
 

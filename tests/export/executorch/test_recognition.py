@@ -64,24 +64,26 @@ def features(frames, seed=0):
     return (np.random.default_rng(seed).standard_normal((frames, 64)) * 3.0 - 6.0).astype(np.float32)
 
 
+def stepped(step, inputs, state):
+    """The first row of each step's outputs."""
+    (h, c), found = (state, state), []
+    for each in inputs:
+        row, h, c = step(each, h, c)
+        found.append(row[0])
+    return torch.stack(found)
+
+
 @pytest.mark.parametrize("architecture", [PRESETS["tiny"], DEEP, PRESETS["bench"]], ids=["tiny", "deep", "bench"])
 def test_the_steps_are_the_network(architecture):
     network = RNNT(architecture).from_parameters(tiny_weights(architecture)).eval()
     frames, tokens = torch.from_numpy(features(15)), torch.tensor([3, 1, 4, 1, 5])
     with torch.no_grad():
         expected, predicted = network.encode(frames[None])[0], network.predict(tokens[None])[0]
-        step, h = EncoderStep(network), torch.zeros(architecture.encoder_layers, 1, architecture.encoder_size)
-        c, rows = h, []
-        for chunk in frames.split(3):
-            row, h, c = step(chunk, h, c)
-            rows.append(row)
-        torch.testing.assert_close(torch.cat(rows), expected, atol=1e-5, rtol=1e-5)
-        step, h = PredictorStep(network), torch.zeros(architecture.predictor_layers, 2, architecture.predictor_size)
-        c, rows = h, []
-        for token in [0, *tokens]:
-            row, h, c = step(torch.tensor([int(token), 7]), h, c)
-            rows.append(row[0])
-        torch.testing.assert_close(torch.stack(rows), predicted, atol=1e-5, rtol=1e-5)
+        chunks, rows = frames.split(3), [torch.tensor([int(token), 7]) for token in (0, *tokens)]
+        h = torch.zeros(architecture.encoder_layers, 1, architecture.encoder_size)
+        torch.testing.assert_close(stepped(EncoderStep(network), chunks, h), expected, atol=1e-5, rtol=1e-5)
+        h = torch.zeros(architecture.predictor_layers, 2, architecture.predictor_size)
+        torch.testing.assert_close(stepped(PredictorStep(network), rows, h), predicted, atol=1e-5, rtol=1e-5)
         joined = JoinerStep(network)(expected, predicted[:5])
     torch.testing.assert_close(joined.exp().sum(-1), torch.ones(5))
 
