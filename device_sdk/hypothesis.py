@@ -24,8 +24,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word. start, end: seconds of the audio. confidence: probability that it is right; 0 until the utterance
-    ended."""
+    """One word. start, end: seconds of the audio. confidence: probability that it is right; 0 before the end."""
 
     text: str
     start: float
@@ -38,8 +37,8 @@ class Hypothesis:
     """One entry of an n-best list. tokens: sentence pieces, without blank, as they were decoded. Where a hotword was
     heard by another spelling, they are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps
     to how the phrase is heard. score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's
-    combination weights. confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the
-    utterance ended."""
+    combination weights. confidence: probability that every word is right and none is missing, in [0, 1]; 0 before the
+    end."""
 
     tokens: tuple[int, ...]
     text: str

@@ -56,8 +56,7 @@ class LocalLearning:
         self._judge = None
 
     def run(self, seconds: float | None, budget_bytes: int | None, halt: Callable[[], str | None]) -> LearningReport:
-        """Local steps on what is in memory (:func:`device_sdk.learning.loop.learn`), which a commit takes from the
-        disk."""
+        """Local steps on what is in memory (:func:`device_sdk.learning.loop.learn`); a commit drops it."""
         model_state, settings = self._model_state, self._settings.learning
         base = model_state.base
         if self._training is None:

@@ -139,8 +139,7 @@ class ModelState:
         return str(version) != str(self.marginals_version) or differs
 
     def differs_in_model(self, version: str, digest: str) -> bool:
-        """Whether this is not the model that is here. digest: of its file; the bundle's own weights go by their
-        version."""
+        """Whether this is not the model that is here. digest: of its file; a bundle's own weights have none."""
         return version != self.base.version or self._digest("published") not in (None, digest)
 
     def differs_in_teacher(self, version: str, digest: str) -> bool:
@@ -165,7 +164,7 @@ class ModelState:
         self.commit_judged(student, self.watch, self.proven)
 
     def commit_judged(self, student: Student, watch: Watch, proven: Student | None, *learned_from: str) -> None:
-        """Makes these the local weights, and what the guard remembers and falls back on. learned_from: kept ones, which
+        """Makes these the local weights, and the guard's memory and way back. learned_from: kept utterances, which
         go."""
         with self._guard:
             if not self.consent.deltas:  # withdrawn while the student learned
@@ -185,8 +184,7 @@ class ModelState:
             self.student, self.watch, self.proven = student, watch, proven
 
     def collect(self, limit: int | None) -> None:
-        """From here on gradients at the base's weights are summed, of ``limit`` utterances at most; None: steps are
-        taken."""
+        """From here on gradients at the base's weights are summed, of at most ``limit`` utterances; None: no more."""
         with self._guard, self.store.transaction():
             gradients = None
             if limit is None:

@@ -59,8 +59,7 @@ class FileEntry:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """``manifest.json``. version: of the weights and everything learned; format_version: of this layout. created: UTC,
-    ISO 8601. architecture, features: by name. files: path inside the bundle -> entry. training: how the weights came
-    about."""
+    ISO 8601. architecture, features: by name. files: path inside the bundle -> entry. training: free-form."""
 
     format_version: int
     name: str

@@ -49,8 +49,7 @@ _ENDS = {
 
 
 class Participation(BaseModel):
-    """What the state holds of one round. restore: base64 of what may go back to the books; empty until it leaves
-    them."""
+    """What the state holds of a round. restore: base64 of what may go back to the books; empty before it left them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     participant: Participant

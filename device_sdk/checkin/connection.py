@@ -46,8 +46,7 @@ class TooSlow(CheckInError):
 
 
 class Refused(CheckInError):
-    """The server said no. status: HTTP's; code: its Problem's; server_time: by its clock, since the epoch, where it
-    says so."""
+    """The server said no. status: HTTP's; code: its Problem's; server_time: since the epoch, where it says so."""
 
     def __init__(self, message: str, status: int, code: str, server_time: float | None = None) -> None:
         super().__init__(message, status, code, server_time)  # what copies are made of, also in other processes

@@ -72,8 +72,7 @@ def load(store: Store, server: str) -> Identity | None:
 
 
 def signed_headers(identity: Identity, method: str, path: str, round_id: str | None, body: bytes) -> dict[str, str]:
-    """Headers that sign one request: every time a fresh nonce and time (since the epoch, by the server's clock if
-    known)."""
+    """Headers that sign one request: every time a fresh nonce and time (since the epoch, by the server's clock)."""
     nonce = secrets.token_urlsafe(18)
     timestamp = max(0, int(time.time() + identity.clock))
     digest = sha256(body).hexdigest()

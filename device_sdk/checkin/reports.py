@@ -116,8 +116,7 @@ def enqueue_marginals(
 ) -> MarginalCache:
     """Puts the bounded counts of the utterances not reported yet into the outbox, or in mode ``paper`` every count that
     was ever due; returns the cache without what is reported, to be stored. The round is marked as reported even where
-    nothing is left to say. Under ``local`` trust noise is sent all the same, without the number of utterances, which is
-    the user's, too."""
+    nothing is left to say. Under ``local`` trust noise is sent all the same, without the number of utterances."""
     utterances = cache.pending_utterances
     if plan.mode == "paper":
         counts = unbounded_counts(records.add_reported(store, cache.words_digest, cache.pending))
@@ -223,8 +222,7 @@ def take_back(model_state: ModelState, outgoing: Outgoing) -> None:
 
 
 def restored_counts(store: Store, cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
-    """The cache with a refused report's counts pending again, if of this word list. For a transaction that also stores
-    it."""
+    """The cache with a refused report's counts pending again, if of this word list; to be stored in one transaction."""
     taken = json.loads(outgoing.restore)
     if taken["words_digest"] != cache.words_digest:
         return cache

@@ -47,8 +47,8 @@ class CheckInReport:
     new_model, new_marginals: whether this check-in brought them. bytes_up, bytes_down: bodies, without headers.
     due_in_seconds: when the server wants the device back. teacher_version: of the server's teacher that labels here,
     None where the teacher is the device's own. left_out: why streams that the user shares and the round asks for are
-    not part of it. updates_refused: what the app's trusted root does not vouch for, by name, and why; what was here
-    stays."""
+    not part of it. updates_refused: what the app's trusted root does not vouch for, by name, and why; nothing of it
+    came."""
 
     round_id: str | None
     model_version: str

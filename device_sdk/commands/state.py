@@ -47,8 +47,7 @@ def open_device(
     plain_http: bool = False,
 ) -> Device:
     """The device of a state folder. new: one is made where there is none. options: how it decodes. What it hears waits
-    there for corrections, as every command is a process of its own, if its user agrees ("keeping"). StateError: no
-    state, or no key."""
+    there for corrections by other processes, if its user agrees ("keeping"). StateError: no state, or no key."""
     from device_sdk.bundle import Bundle
     from device_sdk.device import Device
     from device_sdk.settings import DeviceSettings

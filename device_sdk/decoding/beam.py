@@ -42,8 +42,8 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: the transducer's; frames: that emitted each token; hotword: added to its rank
-    (nats)."""
+    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword: added to its
+    rank."""
 
     tokens: tuple[int, ...]
     score: float

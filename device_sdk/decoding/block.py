@@ -60,8 +60,7 @@ _ASIDE = 1.0  # nats below what is extended; the best hypothesis seldom loses th
 
 class Row:
     """Log-probabilities of one prefix on the frames of a block, from the ``first`` on; before it, nothing is known.
-    blank: [K]; peak: [K], of the best label; scores: [B, K - first, V] float32, of prefixes of which this one is at
-    ``place``."""
+    blank: [K]; peak: [K], of the best label; scores: [B, K - first, V] float32, of prefixes, this one at ``place``."""
 
     __slots__ = ("blank", "first", "peak", "place", "scores")
 
@@ -118,8 +117,8 @@ class Block:
         self._known: dict[Prefix, Row] = {}
 
     def search(self, width: int, threshold: float, symbols: int) -> None:
-        """width: of the beam; threshold: nats; symbols: tokens that one frame may emit before its blank, 0 for one in
-        the blank's place."""
+        """width: of the beam; threshold: nats; symbols: tokens that a frame may emit before its blank, 0 for one in its
+        place."""
         here, count, aside = 0, len(self.encoded), self.aside
         while here < count:
             prefixes, level = self.prefixes, self.alignments

@@ -90,8 +90,7 @@ _RISE, _FALL = 0.3, 0.5  # nats a second
 @dataclass(frozen=True, slots=True)
 class Loudness:
     """What was heard so far. room: the quietest level of late, which rises slowly; speaker: the loudest, which falls
-    slowly; both in nats, see :func:`levels`. quiet: seconds since the last sound near the speaker's level; 0 until
-    somebody spoke."""
+    slowly; both in nats, see :func:`levels`. quiet: seconds since the last sound near the speaker's level, 0 before."""
 
     room: float = inf
     speaker: float = -inf

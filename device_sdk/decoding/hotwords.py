@@ -203,8 +203,7 @@ def write_phrases(text: str, spellings: Spellings) -> str:
 
 
 def write_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]:
-    """The same of words with times: those heard, for as many words; else their time is divided by the phrase's
-    letters."""
+    """The same of words with times: those heard, for as many words; else their time, divided by letters."""
     found: list[Word] = []
     for start, stop, phrase in _read([word.text for word in words], spellings):
         heard = words[start:stop]

@@ -39,8 +39,8 @@ class Listening(Protocol):
         """Listens on and on: partials as they change, and a result at each endpoint and at the end of the chunks. The
         session resets itself after each result, so that this may go on for hours in the same memory. What holds no
         speech gives no result. ``Result.offset`` places an utterance in the stream; its words' times count from there.
-        Where utterances begin and end does not depend on the chunks. Raises what :meth:`hear` raises of a chunk, which
-        then was not heard."""
+        Where utterances begin and end does not depend on the chunks. Raises what :meth:`hear` does, of a chunk
+        unheard."""
         for chunk in chunks:
             yield from _heard(self, chunk)
         yield from _ended(self)

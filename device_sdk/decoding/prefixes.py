@@ -173,8 +173,7 @@ class Emission:
 
 
 class Alignments:
-    """The alignments of one prefix. score: log of their summed probability; gap: of the best to it; emissions: its
-    own."""
+    """The alignments of one prefix. score: log of their summed probability; gap, emissions: of the best one."""
 
     __slots__ = ("emissions", "gap", "score")
 

@@ -322,8 +322,7 @@ class RecognitionSession(Listening):
             self._text, self._best = self._extended(best), best
 
     def _extended(self, prefix: Prefix) -> str:
-        """The text of an extension of the stable prefix. Only the pieces after it are read, which bounds a block's
-        work."""
+        """The text of an extension of the stable prefix. Only the pieces after it are read: that bounds the work."""
         tokenizer = self._recognizer.tokenizer
         tokens: list[int] = []
         while prefix is not self._stable and prefix.parent is not None:

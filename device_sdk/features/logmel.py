@@ -68,8 +68,7 @@ KALDI = FeatureSettings(
 @dataclass(frozen=True, slots=True)
 class Remainder:
     """What streaming must remember between chunks. samples: [S] float32, waveform from the first sample that a coming
-    frame still needs. started: whether the left edge has been reflected, which needs the first window's worth of
-    samples."""
+    frame still needs. started: whether the left edge has been reflected, which needs a window."""
 
     samples: Float
     started: bool = False

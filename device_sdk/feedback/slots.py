@@ -3,8 +3,7 @@
 A *slot* is a (type, value) pair such as ``("milk", "soy milk")``; its value is one or more words. What an app knows
 after it has acted is the slots of the request; a hypothesis is judged by the slots that its text yields. The paper
 counts a slot as wrong "if the tokens within the slot are not all present in the hypothesis". Taken alone, that makes
-one constant hypothesis that lists every value free of cost, so the default here also counts slots that were not asked
-for."""
+one constant hypothesis that lists every value free of cost, so the default here also counts slots not asked for."""
 
 from __future__ import annotations
 

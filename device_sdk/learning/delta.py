@@ -108,8 +108,7 @@ def mean(total: GradientSum) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """loss: summed over ``utterances``, nats. word_errors: of what was served, against the ``words`` that users
-    gave."""
+    """loss: summed over ``utterances``, nats. word_errors: of what was served, against the ``words`` given."""
 
     loss: float = 0.0
     utterances: int = 0
@@ -123,8 +122,8 @@ class Measures:
 
     @property
     def word_error(self) -> float | None:
-        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from. None where the user gave
-        none."""
+        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from. None where none were
+        given."""
         return self.word_errors / self.words if self.words else None
 
 

@@ -71,8 +71,7 @@ class GuardSettings:
 
     tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the proven model expects.
     bet: share of the capital that goes on each utterance. doubt: one false alarm in 1 / doubt utterances, at most;
-    withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels that the device makes for itself, see
-    :func:`divergence`."""
+    withheld_doubt: in 1 / withheld_doubt checks. divergence: of the device's own labels (:func:`divergence`)."""
 
     watch: bool = True
     withhold: int = 10
@@ -228,8 +227,7 @@ _Fallen = tuple[Student, str]
 
 
 class Judge:
-    """Owns the sessions that compare a base with what is learned on it, and which student is proven; one for each
-    base."""
+    """Owns the sessions that compare a base with what is learned on it, and which student is proven. One a base."""
 
     def __init__(
         self,

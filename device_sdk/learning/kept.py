@@ -42,8 +42,8 @@ _SIGNALS: Mapping[str, type[Single]] = {each.__name__: each for each in get_args
 
 
 class Kept:
-    """Owns the copies on the disk of utterances in memory, under the store's guard. heard: of all, not only confirmed
-    ones."""
+    """Owns the copies on the disk of utterances in memory, under the store's guard. heard: not of confirmed ones
+    only."""
 
     def __init__(self, store: Store, recent: Recent, *, heard: bool) -> None:
         self._store, self._recent, self._heard = store, recent, heard
@@ -75,8 +75,7 @@ class Kept:
         count: Callable[[Sequence[Hypothesis]], UtteranceCounts] | None,
         handed_on: float,
     ) -> None:
-        """What was kept is in memory again, or erased where that is not allowed any more. count: as of
-        :func:`from_bytes`."""
+        """What was kept is in memory again, or erased where that is not allowed. count: as of :func:`from_bytes`."""
         names = self._store.names("kept")
         for name in names if allowed else ():
             try:

@@ -108,8 +108,7 @@ class Recent:
             self._drop(key)
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:
-        """Adds feedback to what there was. Returns the example as it was. FeedbackError: no such utterance in
-        memory."""
+        """Adds feedback to what there was. Returns the example as it was. FeedbackError: it is not in memory."""
         if (example := self.get(utterance_id)) is None:
             raise FeedbackError(
                 f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
@@ -158,8 +157,7 @@ class Recent:
         return None if found is None else self._examples.pop(found.utterance_id)
 
     def keep(self, utterance_id: str) -> Example:
-        """Notes that an utterance is on the disk too; the oldest make room, first those without feedback. Returns
-        it."""
+        """Notes that an utterance is on the disk too; the oldest make room, first without feedback. Returns it."""
         example = self._examples[utterance_id]
         if example.kept is None:
             example = self.change(utterance_id, kept=self._day_clock() - self.seconds_since(example))

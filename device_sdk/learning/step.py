@@ -169,7 +169,7 @@ def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[s
 
 
 def factor_scales(matrix_scales: Scales, matrices: Collection[str]) -> dict[str, tuple[Float, ...]]:
-    """The preconditioner's factors for adapters: the matrix' own along the shared axis, times their mean along the
+    """The preconditioner's factors for adapters: the matrix' own along the shared axis, by their mean along the
     other."""
     result, one = dict[str, tuple[Float, ...]](), np.ones(1, np.float32)
     for name in matrices:

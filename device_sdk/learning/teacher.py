@@ -30,8 +30,7 @@ _BLANK = 0
 
 
 def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
-    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher. step: counted from
-    1."""
+    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher. step: from 1."""
     if step % settings.interval:
         return teacher
     take = np.float32(1.0 - settings.decay)  # shares rounded one by one would not sum to 1, and drift
@@ -46,8 +45,7 @@ class Teacher:
         self._opened: tuple[Arrays, Transducer] | None = None
 
     def hear(self, weights: Arrays, example: Example) -> Hearing:
-        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the app's phrases in
-        it."""
+        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the app's phrases."""
         if self._opened is None or self._opened[0] is not weights:
             self._opened = weights, self._open(self._bundle.with_weights(weights, "teacher"))
         transducer, settings, features = self._opened[1], self._decoding, example.features

@@ -18,8 +18,7 @@ LIMIT = 1000
 
 
 def given_words(signal: Signal, words: WordList) -> frozenset[str]:
-    """What may become a word of the list, and is none yet, in the user's correction, or else in another's
-    transcript."""
+    """What may become a word of the list, and is none yet, in the correction, or else in another's transcript."""
     for kind in (Corrected, Alternate):
         for each in parts(signal):
             if isinstance(each, kind):

@@ -55,8 +55,7 @@ class OfferBounds:
             raise ConfigurationError(f"bounds.delta, least_noise, cohort: found {found}; {expected}")
 
     def refusal(self, plan: Plan, spent: Spent) -> str | None:
-        """Why no report is made by this plan: name, found and allowed; None where it may be. spent: in its stream so
-        far."""
+        """Why no report is made by this plan: name, found and allowed; None if it may be. spent: in its stream."""
         from device_sdk.privacy.spending import cost_of, epsilon_of, stream_of
 
         stream = stream_of(plan)

@@ -25,8 +25,7 @@ def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int
     """Bound the counts of the utterances since the last report -> word id: weight in units of 1 / 256. At most
     ``plan.max_words`` words, the heaviest first (equal weights: the lower id), each clipped to ``plan.max_weight``;
     rounded down, so the L1 norm of the answer never exceeds ``l1_sensitivity(plan)`` whatever was said. A word's weight
-    below one unit is left out. pending: float64 [n]. Raises PrivacyError for counts that are not finite and
-    non-negative."""
+    below one unit is left out. pending: float64 [n]. Raises PrivacyError for unusable counts."""
     _check(pending)
     units = np.floor(np.minimum(pending * FIXED_POINT, weight_units(plan))).astype(np.int64)
     heaviest = np.argsort(-pending, kind="stable")[: plan.max_words]

@@ -113,8 +113,7 @@ class NgramModel:
         self._model = _read(path)
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats. sentences: word
-        ids."""
+        """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats; of ids."""
         texts = (" ".join(self._words[word] for word in sentence) for sentence in sentences)
         scores = ([value for value, _, _ in self._model.full_scores(text)] for text in texts)
         return [np.array(values) * math.log(10) for values in scores]

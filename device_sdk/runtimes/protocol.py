@@ -59,8 +59,8 @@ class Transducer(Protocol):
         ...
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        """[B, J] or [B, K, J] each, with 1 for B or K to repeat rows. Returns log-probabilities [B, V] or [B, K, V],
-        nats."""
+        """[B, J] or [B, K, J] each, with 1 for B or K to repeat rows. Returns log-probabilities, [B, V] or [B, K,
+        V]."""
         ...
 
 

@@ -63,8 +63,7 @@ def own_mask(seed: bytes, device_id: str, roster: Roster, digest: bytes) -> Word
 
 
 def pair_mask(private: X25519PrivateKey, device_id: str, peer_id: str, roster: Roster, digest: bytes) -> Words:
-    """What a device adds for one peer, whose ``pair_mask`` is minus this. ProtocolError: the peer's key is not
-    usable."""
+    """What a device adds for one peer, whose ``pair_mask`` is minus this. ProtocolError: an unusable key."""
     first, second = sorted((device_id, peer_id))
     peer = roster.member(peer_id).masking_key
     mask = keystream(agreed_key(private, peer, digest, "pair mask", roster.round_id, first, second), roster)

@@ -61,8 +61,7 @@ class Participant(BaseModel):
 def advertise(
     identity: Ed25519PrivateKey, device_id: str, round_id: str, *, words_digest: str, words: int, minimum: int
 ) -> Participant:
-    """Stage 1: fresh keys, signed. words: length of the vector. minimum: the fewest devices whose sum may be
-    revealed."""
+    """Stage 1: fresh keys, signed. words: length of the vector. minimum: the fewest devices to reveal a sum of."""
     sharing, masking, seed = (os.urandom(wire.SECRET_BYTES) for _ in range(3))
     unsigned = wire.KeyAdvertisement(
         device_id=device_id,

@@ -40,8 +40,7 @@ def read_share(content: bytes) -> Elements:
 
 
 def evaluate(coefficients: Elements, count: int, prime: int = PRIME) -> Elements:
-    """Values of polynomials at 1 .. count, int64 [count, secrets]. coefficients: [threshold, secrets], constants
-    first."""
+    """Values of polynomials at 1 .. count, int64 [count, secrets]. coefficients: [threshold, secrets]."""
     return _powers(count, len(coefficients), prime) @ coefficients % prime
 
 

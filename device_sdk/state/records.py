@@ -162,8 +162,7 @@ def write_proven(store: Store, proven: tuple[Arrays, int] | None, base: Arrays) 
 
 
 def read_marginals(store: Store, words_digest: str, size: int) -> tuple[int, NDArray[np.float64] | None]:
-    """(version, probabilities float64 [size]) of the global distribution; (0, None) for no such. StateError:
-    unreadable."""
+    """(version, probabilities float64 [size]) of the global distribution; (0, None) for none. StateError: damaged."""
     head, content = store.get("settings", "marginals"), store.get("marginals", "global")
     if head is None or content is None:
         return 0, None
@@ -191,8 +190,7 @@ def write_marginals(store: Store, version: int, words_digest: str, values: NDArr
 
 
 def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.float64]:
-    """All counts that went into reports of mode ``paper``, float64 [size]; 0 for another word list. StateError:
-    unreadable."""
+    """All counts that went into reports of mode ``paper``, float64 [size]; 0 for another list. StateError: damaged."""
     counts, content = np.zeros(size), store.get("counts", "reported")
     with reading("counts/reported"):
         if content is not None and (fields := json.loads(content))["words_digest"] == words_digest:
@@ -204,8 +202,7 @@ def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.floa
 
 
 def add_reported(store: Store, words_digest: str, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Stores and gives the counts so far with these, which are negative for a refused report, in the report's
-    transaction."""
+    """Stores and gives the counts so far with these, negative for a refused report, in the report's transaction."""
     total = np.maximum(read_reported(store, words_digest, counts.size) + counts, 0.0)
     weights = {str(word): float(total[word]) for word in np.flatnonzero(total)}
     store.put("counts", "reported", json.dumps({"words_digest": words_digest, "counts": weights}).encode())

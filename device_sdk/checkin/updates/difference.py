@@ -70,8 +70,7 @@ def apply(base: Weights, difference: bytes, limit: int) -> bytes:
 
 
 def _order(content: bytes, base: Weights) -> tuple[bytes, list[str]]:
-    """(header of a safetensors file, tensors' names in order). ProtocolError: not those of ``base``, in float32, in a
-    row."""
+    """(header of a safetensors file, tensors' names in order). ProtocolError: not those of ``base``, in float32."""
     head = content[: 8 + int.from_bytes(content[:8], "little")]
     try:
         entries = {name: entry for name, entry in json.loads(head[8:]).items() if name != "__metadata__"}

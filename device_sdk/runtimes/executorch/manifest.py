@@ -36,8 +36,7 @@ class Edges(BaseModel):
 
 
 class Bucket(BaseModel):
-    """The largest utterance that a training program takes. frames: stacked, of 30 ms; tokens: of the longest
-    hypothesis."""
+    """The largest utterance that a training program takes. frames: of 30 ms; tokens: of the longest hypothesis."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
