@@ -164,8 +164,7 @@ class ModelState:
         self.commit_judged(student, self.watch, self.proven)
 
     def commit_judged(self, student: Student, watch: Watch, proven: Student | None, *learned_from: str) -> None:
-        """Makes these the local weights, and the guard's memory and way back. learned_from: kept utterances, which
-        go."""
+        """Makes these the local weights, and the guard's memory and way back. learned_from: what is kept no more."""
         with self._guard:
             if not self.consent.deltas:  # withdrawn while the student learned
                 student = replace(student, gradients=None)
@@ -238,8 +237,8 @@ class ModelState:
             self._digests.pop("published", None)
 
     def agree(self, *streams: Stream) -> None:
-        """The user agrees to these streams. What is sent starts here: neither words counted nor weights learned before.
-        ConfigurationError: no such stream."""
+        """The user agrees to these streams. What is sent starts here: nothing counted or learned before.
+        ConfigurationError."""
         consent = self.consent.agreed(*streams)
         with self.together():
             if consent.marginals and not self.consent.marginals:
@@ -249,8 +248,7 @@ class ModelState:
             self._keep_consent(consent)
 
     def withdraw(self, *streams: Stream) -> None:
-        """The user agrees no longer: what waits to be sent in these streams is deleted, and nothing is added.
-        ConfigurationError: no such stream."""
+        """The user agrees no longer: what waits in these streams is deleted. ConfigurationError: no such stream."""
         consent = self.consent.withdrawn(*streams)
         with self.together():
             if not consent.marginals:

@@ -16,8 +16,7 @@ Work = Literal["learn", "check in"]
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """How the host is just now, as far as the app knows; None is what it does not know. charging: on external power.
-    idle: nobody uses it. temperature: of battery or case, degrees Celsius. metered: the network costs. battery: in [0,
-    1]."""
+    idle: nobody uses it. temperature: of battery or case, Celsius. metered: the network costs. battery: in [0, 1]."""
 
     charging: bool | None = None
     idle: bool | None = None

@@ -48,9 +48,8 @@ def read_audio(
 
 
 def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.generic], int]:
-    """Samples, [S] or [S, channels], and their rate (Hz), which files know and arrays do not. Raises
-    :class:`AudioError` for a file that cannot be read or has another rate than ``sample_rate``, and an array
-    without."""
+    """Samples, [S] or [S, channels], and their rate (Hz), which files know. Raises
+    :class:`AudioError` for a file that cannot be read or has another rate than ``sample_rate``, or an array without."""
     if isinstance(audio, np.ndarray):
         if sample_rate is None:
             raise AudioError(

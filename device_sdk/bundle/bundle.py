@@ -233,8 +233,8 @@ WORD_START = "\u2581"
 
 class Tokenizer:
     """Text to pieces and back. Text is lower-case words; piece 0 (unknown) is blank, without text as control pieces.
-    letters: every character that the pieces can spell, but for the boundary of words; pieces of capitals alone are read
-    and written as small letters."""
+    letters: every character that the pieces can spell, but for the boundary of words; pieces of capitals alone become
+    small letters."""
 
     def __init__(self, model: bytes, source: str = "tokenizer.model") -> None:
         """model: bytes of a SentencePiece model. Raises :class:`BundleError` where it is damaged."""

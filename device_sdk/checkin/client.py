@@ -56,8 +56,8 @@ class Client:
         plain_http: bool = False,
     ) -> None:
         """timeout: seconds of a whole exchange, beside what its bytes take on the slowest network; after them it is not
-        tried again. pause: sleeps between tries; None, until the check-in is ended at most. plain_http: other
-        machines may be spoken to without TLS."""
+        tried again. pause: sleeps between tries; None, until the check-in is ended at most. plain_http: to other
+        machines too, without TLS."""
         import httpx
 
         self.url = url.rstrip("/")

@@ -42,8 +42,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword: added to its
-    rank."""
+    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword: added to it."""
 
     tokens: tuple[int, ...]
     score: float

@@ -117,8 +117,8 @@ class Block:
         self._known: dict[Prefix, Row] = {}
 
     def search(self, width: int, threshold: float, symbols: int) -> None:
-        """width: of the beam; threshold: nats; symbols: tokens that a frame may emit before its blank, 0 for one in its
-        place."""
+        """width: of the beam; threshold: nats; symbols: tokens that a frame may emit before its blank, 0: one
+        instead."""
         here, count, aside = 0, len(self.encoded), self.aside
         while here < count:
             prefixes, level = self.prefixes, self.alignments
@@ -158,7 +158,7 @@ class Block:
         self, prefixes: list[Prefix], rows: list[Row], scores: list[float], here: int, width: int, threshold: float
     ) -> tuple[int, list[float], list[Extension]]:
         """Blanks, up to the next frame that extends a hypothesis, or to the block's end. Returns (that frame, scores
-        before it, what extends them there)."""
+        before, what extends them)."""
         guide, count = self.tree.guide, len(prefixes)
         bonuses = [prefix.bonus for prefix in prefixes]
         hopes = bonuses if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]

@@ -52,8 +52,7 @@ class Listening(Protocol):
         on_result: Callable[[Result], object] | None = None,
     ) -> None:
         """:meth:`segments` with callbacks, until the chunks end. An exception in a callback never loses audio: the
-        chunk is heard to its end, further callbacks included, and then the exception is raised. Listening may go on
-        with the rest of the chunks."""
+        chunk is heard to its end, further callbacks included, and then the exception is raised. Listening may go on."""
         for chunk in chunks:
             _tell(_heard(self, chunk), on_partial, on_result)
         _tell(_ended(self), on_partial, on_result)

@@ -29,8 +29,8 @@ Chunks = tuple["Chunks", Float] | None
 class Stream:
     """One utterance so far. remainder: of the features. features: [F, M] of all so far (:func:`collect_features`);
     ``waiting`` [F, M], fewer than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before:
-    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. offset: taken from
-    every frame, [M]; None for nothing."""
+    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. offset: [M], taken
+    from every frame."""
 
     beam: Beam
     remainder: Remainder

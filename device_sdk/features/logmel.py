@@ -28,8 +28,8 @@ _MOST = 32  # frames at once: more leave the cache, and wake every thread that n
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
     """How waveforms become log-mel frames. Frequencies in Hz, lengths in samples. window_type: hann, or povey, which is
-    hann to the power of 0.85. remove_dc: take the mean from every window. mel_scale: slaney's filters have equal areas,
-    kaldi's equal heights."""
+    hann to the power of 0.85. remove_dc: take the mean from every window. mel_scale: slaney's have equal areas, kaldi's
+    heights."""
 
     sample_rate: int = 16_000
     mel_bins: int = 64
@@ -168,8 +168,7 @@ def _overlapping(samples: Float, count: int, settings: FeatureSettings, width: i
 
 @cache
 def _tables(settings: FeatureSettings) -> tuple[Float, Float, int]:
-    """The window without its first sample, times the size of the transform, [window - 1] float32; the mel filters;
-    that size."""
+    """The window without its first sample, times the transform's size, [window - 1] float32; mel filters; that size."""
     n, size, povey = np.arange(1, settings.window), settings.fft_size, settings.window_type == "povey"
     window = 0.5 - 0.5 * np.cos(2 * np.pi * n / (settings.window - 1 if povey else settings.window))
     window = size * (np.maximum(window, 0.0) ** 0.85 if povey else window)

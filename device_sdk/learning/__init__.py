@@ -1,5 +1,4 @@
-"""Local gradient steps from weak feedback (Rao et al. 2023): losses, teacher, SGD and deltas in numpy, gradients from
-the bundle's training graph."""
+"""Local gradient steps from weak feedback (Rao et al. 2023): losses, teacher, SGD, deltas; gradients from graphs."""
 
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.learner import Student

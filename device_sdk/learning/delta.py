@@ -122,8 +122,7 @@ class Measures:
 
     @property
     def word_error(self) -> float | None:
-        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from. None where none were
-        given."""
+        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from, where any were given."""
         return self.word_errors / self.words if self.words else None
 
 

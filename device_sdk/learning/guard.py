@@ -123,8 +123,8 @@ def compare(
     costs: Callable[[Example, Sequence[str]], Sequence[float] | None],
 ) -> Comparison:
     """Expected cost over the n-best (Rao et al. 2023, eq. 1) of ``local`` less that of ``other``. costs: of texts [N]
-    by the example's feedback, in [0, 1]; None where it does not say what was right. Then the word error that the
-    ``proven`` model expects."""
+    by the example's feedback, in [0, 1]; None where it does not say what was right. Then the ``proven`` model's
+    expected errors."""
     if not (local.texts and other.texts and proven.texts):
         return Comparison()
 

@@ -42,8 +42,7 @@ _SIGNALS: Mapping[str, type[Single]] = {each.__name__: each for each in get_args
 
 
 class Kept:
-    """Owns the copies on the disk of utterances in memory, under the store's guard. heard: not of confirmed ones
-    only."""
+    """Owns the copies on the disk of utterances in memory, under the store's guard. heard: of unconfirmed ones too."""
 
     def __init__(self, store: Store, recent: Recent, *, heard: bool) -> None:
         self._store, self._recent, self._heard = store, recent, heard

@@ -1,5 +1,5 @@
-"""One step in numpy: masked features, preconditioned gradients, clipped SGD with momentum, factors of low rank; and the
-checks that refuse a step gone wrong."""
+"""One step in numpy: masked features, preconditioned gradients, clipped SGD with momentum, factors of low rank; and
+checks of it."""
 
 from __future__ import annotations
 
@@ -169,8 +169,7 @@ def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[s
 
 
 def factor_scales(matrix_scales: Scales, matrices: Collection[str]) -> dict[str, tuple[Float, ...]]:
-    """The preconditioner's factors for adapters: the matrix' own along the shared axis, by their mean along the
-    other."""
+    """The preconditioner's factors for adapters: the matrix' own along the shared axis, by the other's mean."""
     result, one = dict[str, tuple[Float, ...]](), np.ones(1, np.float32)
     for name in matrices:
         (rows, columns), (up, down) = matrix_scales[name], factor_names(name)

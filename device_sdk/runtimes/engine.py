@@ -22,8 +22,8 @@ RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "executorch")
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Opens what recognizes and what learns. programs: folder of ExecuTorch programs, as ``idiolect export executorch``
-    wrote it; None is the folder ``executorch`` in the bundle's. threads: of each session. precision: of products of
-    recognition, on onnxruntime."""
+    wrote it; None is the folder ``executorch`` in the bundle's. threads: of each session. precision: of onnxruntime's
+    recognition."""
 
     runtime: Runtime = "onnxruntime"
     programs: Path | None = None

@@ -26,7 +26,7 @@ array of a prediction network is that of hypotheses."""
 class Windows:
     """What an encoder hears at once, in feature frames. size: of a window; shift: by which the next one begins later.
     tail: silence that it hears at the end of an utterance, before it has told all; left-over frames are dropped where
-    it is 0, as in training."""
+    it is 0."""
 
     size: int
     shift: int
@@ -59,8 +59,7 @@ class Transducer(Protocol):
         ...
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        """[B, J] or [B, K, J] each, with 1 for B or K to repeat rows. Returns log-probabilities, [B, V] or [B, K,
-        V]."""
+        """[B, J] or [B, K, J] each, with 1 for B or K to repeat rows. Returns log-probabilities with V for J."""
         ...
 
 

@@ -1,6 +1,5 @@
 """Takes what is current, where its bytes are those that were announced or, with a root to trust, signed: weights as the
-difference to what the device has where there is one, and from where they broke off. What is refused leaves the device
-as it is."""
+difference to what the device has where there is one, and from where they broke off. What is refused changes nothing."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ Targets = Mapping[str, tuple[int, dict[str, str], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One file. name: as messages have it; version: that it is of; length: bytes, at most; sha256: signed or
-    announced."""
+    """One file. name: as messages have it; version: that it is of; length: bytes, at most; sha256: as announced."""
 
     name: str
     version: str
