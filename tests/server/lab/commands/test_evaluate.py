@@ -49,11 +49,6 @@ def test_json_has_the_promised_keys(evaluate: Callable[..., str], tmp_path: Path
     assert json.loads(output.read_text()) == figures
 
 
-def test_an_output_that_cannot_be_written_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "nowhere", "--data", "folder:x", "--output", "no/such/folder/figures.json"]) == 1
-    assert "make it first" in capsys.readouterr().err
-
-
 def test_table_speakers_limits_and_several_sources(evaluate: Callable[..., str], recordings: Path) -> None:
     table = evaluate("--speakers", "--no-rescore", "--beam", "2", "--precision", "int8")
     assert "ann" in table and "bob" in table and "WER" in table
@@ -87,6 +82,7 @@ def test_greedy_wide_and_compared(evaluate: Callable[..., str], tmp_path: Path) 
     [
         (["--plot", "reliability.png"], ".svg"),
         (["--plot", "no/such/folder/reliability.svg"], "make it first"),
+        (["--output", "no/such/folder/figures.json"], "make it first"),
         (["--compare", "--greedy"], "--compare"),
         (["--voices", "mine"], "--voices"),
         (["--beam", "2", "--nbest", "4"], "decoding.nbest"),

@@ -101,7 +101,7 @@ def test_a_round_changes_what_the_server_serves(tiny_bundle: Bundle, tmp_path: P
     assert both.memory_bytes > 10 * size
 
 
-def test_the_server_process_comes_up_again_over_its_state_and_no_other(
+def test_the_server_process_comes_up_again_over_its_state_and_no_other_or_says_why_not(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, name in (("IDIOLECT_DATABASE", "other.db"), ("IDIOLECT_BLOBS", "other.blobs")):
@@ -117,11 +117,8 @@ def test_the_server_process_comes_up_again_over_its_state_and_no_other(
     assert server.stop() is None, "a second time does nothing"
     assert list((tmp_path / "server" / "server.blobs").rglob("*.safetensors"))
     assert not (tmp_path / "other.db").exists() and not (tmp_path / "other.blobs").exists()
-
-
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"did not come up.*nowhere"):
-        ServerProcess(tmp_path / "server", str(tmp_path / "nowhere")).start()
+        ServerProcess(tmp_path / "none", str(tmp_path / "nowhere")).start()
 
 
 def recording(text: str | None = "light in the kitchen", slots: dict[str, str] | None = None) -> Utterance:
