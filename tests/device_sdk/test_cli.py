@@ -102,9 +102,7 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
         (["not_a_command"], 1, "", "ConfigurationError: command: found"),
     ],
 )
-def test_what_a_command_line_says(
-    words: list[str], code: int, out: str, err: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_lines(words: list[str], code: int, out: str, err: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == code
     said = capsys.readouterr()
     assert out in said.out and err in said.err
@@ -127,9 +125,7 @@ def test_the_shell_completes_commands_and_options(
     assert [each for each in said.out.split() if each != "--help"] == offered and not said.err
 
 
-def test_completion_is_installed_for_the_whole_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completion_for_the_whole_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: "bash", raising=False)
     monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")
     assert cli.main(["--show-completion"]) == 0

@@ -33,9 +33,7 @@ EVENTS = (
 )
 
 
-def test_a_life_is_told_in_counts_and_times(
-    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_life_in_counts_and_times(tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     lexicon, heard = SlotLexicon({"place": ("kitchen", SAID)}), set()
     with (
         caplog.at_level(logging.DEBUG, logger="device_sdk"),
@@ -67,9 +65,7 @@ def test_every_logger_is_the_modules_own() -> None:
             assert name == "__name__", path
 
 
-def test_nothing_is_said_unless_it_is_asked_for(
-    tmp_path: Path, tiny_bundle: Bundle, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_said_unasked(tmp_path: Path, tiny_bundle: Bundle, capfd: pytest.CaptureFixture[str]) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, replace(SETTINGS, learn=False)) as device:
         device.recognize(noise(9_600, 3), 16_000)
     assert capfd.readouterr() == ("", "")

@@ -178,9 +178,7 @@ def test_letters_that_the_pieces_cannot_spell_are_named() -> None:
         (Semantics({"where": "café"}, SlotLexicon({"where": ["café"]})), r"semantics\.slots\['where'\]"),
     ],
 )
-def test_feedback_that_the_model_cannot_spell_is_refused_and_leaves_no_trace(
-    tmp_path, tiny_bundle: Bundle, signal, field: str
-) -> None:
+def test_feedback_that_cannot_be_spelled_leaves_no_trace(tmp_path, tiny_bundle: Bundle, signal, field: str) -> None:
     with Device.open(tmp_path, bytes(32), tiny_bundle) as device:
         heard = device.recognize(noise(9600, 1), 16_000)
         with pytest.raises(FeedbackError, match=f"{field}: found 'é', expected the letters"):

@@ -82,7 +82,11 @@ def adopt(
             return False
         content = fetch(client, model_state, model, model_state.base)
         with turn:
-            _install(model_state, model.version, content, settings.learning.keep)
+            try:
+                model_state.adopt(records.Published(model.version, content), settings.learning.keep)
+            except BundleError:  # remembered, so that what no device can use costs each of them one download
+                records.write_text(model_state.store, _UNFIT, sha256(content).hexdigest())
+                raise
         return True
 
     def take_teacher() -> bool:
@@ -174,13 +178,3 @@ def fetch(client: Client, model_state: ModelState, target: Target, base: Bundle)
     partial.drop()
     target.check(content)
     return content
-
-
-def _install(model_state: ModelState, version: str, content: bytes, keep: float) -> None:
-    """Make it the base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays;
-    it is remembered by its digest, so that what no device can use costs each of them one download."""
-    try:
-        model_state.adopt(records.Published(version, content), keep)
-    except BundleError:
-        records.write_text(model_state.store, _UNFIT, sha256(content).hexdigest())
-        raise
