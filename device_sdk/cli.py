@@ -34,7 +34,7 @@ EXTRAS = dict.fromkeys(_OF_SERVER.split(), "idiolect-server") | {
 """Which install brings an optional module."""
 
 SERVER_COMMANDS = {
-    "backup", "devices", "enrolment", "evaluate", "export", "marginals", "models", "openapi", "operators",
+    "backup", "devices", "enrolment", "evaluate", "export", "import", "marginals", "models", "openapi", "operators",
     "privacy", "restore", "rounds", "serve", "simulate", "train", "tune", "updates",
 }  # fmt: skip
 
