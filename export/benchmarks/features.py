@@ -27,8 +27,8 @@ def benchmark() -> list[Figure]:
     waveform = _waveform(SECONDS * 16_000)
     chunks = [waveform[at : at + CHUNK] for at in range(0, len(waveform), CHUNK)]
     lists = [chunk.tolist() for chunk in chunks]
-    difference, count = float(np.abs(_ours(chunks) - _kaldi(lists)).max()), len(_ours(chunks))
-    spent = alternate({"ours": partial(_ours, chunks), "peer": partial(_kaldi, lists)}, RUNS)
+    difference, count = float(np.abs(_ours(chunks) - kaldi(lists)).max()), len(_ours(chunks))
+    spent = alternate({"ours": partial(_ours, chunks), "peer": partial(kaldi, lists)}, RUNS)
     ours, peer = count / spent["ours"], count / spent["peer"]
     name = "kaldi-native-fbank"
     return [
@@ -54,20 +54,21 @@ def _ours(chunks: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.concatenate([*found, flush(remainder)])
 
 
-def _kaldi(chunks: list[list[float]]) -> NDArray[np.float32]:
+def kaldi(chunks: list[list[float]], settings: FeatureSettings = FeatureSettings()) -> NDArray[np.float32]:
+    """[T, M] by kaldi-native-fbank."""
     import kaldi_native_fbank
 
-    settings, options = FeatureSettings(), kaldi_native_fbank.FbankOptions()
+    options = kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = settings.sample_rate
     options.frame_opts.dither = 0.0
-    options.frame_opts.window_type = "hann"
+    options.frame_opts.window_type = settings.window_type
     options.frame_opts.snip_edges = False
-    options.frame_opts.remove_dc_offset = False
+    options.frame_opts.remove_dc_offset = settings.remove_dc
     options.frame_opts.preemph_coeff = settings.preemphasis
     options.mel_opts.num_bins = settings.mel_bins
     options.mel_opts.low_freq = settings.low_frequency
     options.mel_opts.high_freq = settings.high_frequency
-    options.mel_opts.is_librosa = True
+    options.mel_opts.is_librosa = settings.mel_scale == "slaney"
     online = kaldi_native_fbank.OnlineFbank(options)
     found: list[NDArray[np.float32]] = []
     for chunk in chunks:

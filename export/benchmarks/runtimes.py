@@ -37,8 +37,7 @@ Float = NDArray[np.float32]
 
 
 def benchmark() -> list[Figure]:
-    """The encoder alone, beam 8 end to end, the cold start, the agreement of the best hypotheses, and local steps;
-    medians."""
+    """Medians of the encoder alone, beam 8 end to end, cold start, agreement of hypotheses, and local steps."""
     bundle, clips = Bundle.open(), speech()
     with TemporaryDirectory(prefix="idiolect-runtimes-") as folder:
         programs = export_executorch(bundle, Path(folder) / "executorch")

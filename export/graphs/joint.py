@@ -1,5 +1,4 @@
-"""The additive tanh joint in the training graph, some cells at a time, its logits computed again backwards; and the
-lattice over its cells."""
+"""The additive joint in the training graph, some cells at a time, its logits computed again backwards; its lattice."""
 
 from __future__ import annotations
 

@@ -69,18 +69,8 @@ def _check(width: int, positions: int, tokens: Tensor, frames: Tensor, lengths: 
 
 class _Transduction(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        encoded: Tensor,
-        predicted: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        tokens: Tensor,
-        frames: Tensor,
-        lengths: Tensor,
-        dtype: torch.dtype,
-        pruning: float,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        encoded, predicted, weight, bias, tokens, frames, lengths, dtype, pruning = given
         size, width, positions = encoded.shape[0], encoded.shape[1], predicted.shape[1]
         joint = _Joint(encoded, predicted, weight, bias, tokens, dtype)
         position = torch.arange(positions, device=encoded.device)

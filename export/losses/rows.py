@@ -34,8 +34,7 @@ def log_shares(logits: Tensor, shares: Tensor, labels: Tensor) -> tuple[Tensor, 
 
 
 def gradient(logits: Tensor, labels: Tensor, to_blank: Tensor, to_label: Tensor, dtype: torch.dtype) -> Tensor:
-    """Gradient of the loss to the logits [C, V], in ``dtype``. to_blank, to_label: [C] how often a path leaves the cell
-    by blank, by its label."""
+    """Gradient of the loss to logits [C, V], in ``dtype``. to_blank, to_label: [C] how often a path leaves cells so."""
     shares = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
     shares *= (to_blank + to_label)[:, None]
     shares[:, 0] -= to_blank

@@ -1,5 +1,4 @@
-"""Contrastive predictive coding: an encoder that learns from speech without text (Ramesh et al. 2023, appendix A.1), in
-torch.
+"""Contrastive predictive coding: an encoder that learns from speech without text (Ramesh et al. 2023, appendix A.1).
 
 B: utterances; F: feature frames (10 ms); M: bins; S: frames stacked; T: stacked frames, F // S; D: size of a latent;
 H: size of the context; K: future steps predicted; N: candidates, the true latent and N - 1 negatives.

@@ -8,8 +8,8 @@ from device_sdk.errors import BundleError
 from device_sdk.features import FeatureSettings, logmel
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from export.benchmarks.decode import greedy_agreement, sherpa_recognizer, sherpa_tokens, shipped_speech
+from export.benchmarks.features import kaldi
 from export.sherpa import CHUNK_FRAMES, export_sherpa, offline_mapping
-from tests.device_sdk.features.test_logmel import kaldi
 from tests.signals import noise
 from tests.speech import SPEECH, packaged
 
@@ -65,7 +65,7 @@ def offline_streams(recognizer, waveforms):
 def test_the_offline_path_decodes_its_features_mapped_to_ours(tiny_bundle, offline, samples):
     waveform = noise(samples, samples)
     matrix, constant = offline_mapping(tiny_bundle.features)
-    features = kaldi(waveform, OFFLINE) @ matrix + np.float32(constant)
+    features = kaldi([waveform.tolist()], OFFLINE) @ matrix + np.float32(constant)
     (found,) = offline_streams(offline, [waveform])
     assert (found.tokens, found.timestamps) == greedily(tiny_bundle, features[: len(features) // 3 * 3])
 
@@ -81,7 +81,7 @@ def test_mapped_features_are_nearer_to_the_bundles():
     matrix, constant = offline_mapping(settings)
     np.testing.assert_allclose(matrix.sum(axis=0), 1.0, atol=1e-6)
     clip = shipped_speech()[0]
-    ours, theirs = logmel(clip, settings), kaldi(clip, OFFLINE)
+    ours, theirs = logmel(clip, settings), kaldi([clip.tolist()], OFFLINE)
     before = np.abs(theirs - ours)[:, :60].mean()
     assert np.abs(theirs @ matrix + constant - ours)[:, :60].mean() < 0.5 * before
 

@@ -1,7 +1,7 @@
 """The training graph against float64 autograd, finite differences and its own promises."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,20 +25,6 @@ Float = NDArray[np.float32]
 TINY = PRESETS["tiny"]
 
 
-@dataclass(frozen=True)
-class Case:
-    architecture: Architecture
-    parameters: dict[str, Float]
-    features: Float
-    hypotheses: list[list[int]]
-    weights: list[float]
-    costs: list[float]
-    cost_scale: float
-
-    def arguments(self, **changes: object) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)[1:]} | changes
-
-
 def case(
     seed: int,
     frames: int,
@@ -48,14 +34,16 @@ def case(
     sharpness: float = 1.0,
     scale: float = 1.0,
     cost_scale: float = 0.5,
-) -> Case:
-    """sharpness: above 1, alignments keep to a path, as a trained model's do, and most cells carry nothing."""
+) -> tuple[Architecture, dict[str, Any]]:
+    """What a session is made for, what it runs on. sharpness: above 1, alignments keep to a path, as a trained model's
+    do, and most cells carry nothing."""
     rng, count, parameters = np.random.default_rng(seed), len(hypotheses), tiny_weights(architecture, seed)
     for name in ("joiner.encoder.weight", "joiner.predictor.weight", "joiner.output.weight"):
         parameters[name] = parameters[name] * np.float32(sharpness)
     features = rng.normal(-6.0, 3.0, (frames, architecture.mel_bins)).astype(np.float32)
     weights, costs = (scale * rng.normal(size=count).astype(np.float32)).tolist(), rng.integers(0, 5, count).tolist()
-    return Case(architecture, parameters, features, hypotheses, weights, costs, scale * cost_scale)
+    given = {"parameters": parameters, "features": features, "hypotheses": hypotheses, "weights": weights}
+    return architecture, given | {"costs": costs, "cost_scale": scale * cost_scale}
 
 
 def flat(gradients: dict[str, NDArray[np.floating]]) -> NDArray[np.float64]:
@@ -71,7 +59,7 @@ DEEP = Architecture(3, 13, 2, 7, 11, 5, 9, mel_bins=4, subsampling_factor=2)
 SHARED = [[5, 9, 4], [5, 9], [5, 9, 4], [5, 8, 4], [], [5]]
 """Prefixes that several hypotheses share are joined once; each still gets its own likelihood and weight."""
 SHARP = [[5, 9, 4, 2, 2, 7], [5, 9, 4, 2], [5, 8, 4, 2, 2, 7], [3, 1], []]
-CASES: dict[str, Callable[[], Case]] = {
+CASES: dict[str, Callable[[], tuple[Architecture, dict[str, Any]]]] = {
     "one layer of each, no frame left over": lambda: case(1, 30, [[3, 4], [], [8]]),
     "three layers and two, frames left over": lambda: case(2, 35, [[1, 5, 5], [2]], DEEP),
     "shared prefixes": lambda: case(3, 33, SHARED),
@@ -88,10 +76,9 @@ CASES: dict[str, Callable[[], Case]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_gradient_agrees_with_float64(name: str) -> None:
-    case = CASES[name]()
-    session = TrainingSession(graph=training(case.architecture), architecture=case.architecture)
-    found = session.run(**case.arguments())
-    likelihoods, expected, gradients = oracle.loss_and_gradients(case.architecture, **case.arguments())
+    architecture, given = CASES[name]()
+    found = TrainingSession(graph=training(architecture), architecture=architecture).run(**given)
+    likelihoods, expected, gradients = oracle.loss_and_gradients(architecture, **given)
     np.testing.assert_allclose(found.negative_log_likelihoods, likelihoods, rtol=2e-6, atol=3e-6)
     assert found.expected_cost == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert found.gradients.keys() == gradients.keys()
@@ -99,20 +86,19 @@ def test_every_gradient_agrees_with_float64(name: str) -> None:
 
 
 def test_nothing_to_learn_is_a_gradient_of_zeros_and_what_is_no_number_stays_none() -> None:
-    sharp, session = case(5, 150, SHARP, sharpness=2.0), TrainingSession(graph=training(TINY), architecture=TINY)
-    gradients = session.run(**sharp.arguments(weights=[0.0] * 5, cost_scale=0.0)).gradients
+    (_, sharp), session = case(5, 150, SHARP, sharpness=2.0), TrainingSession(graph=training(TINY), architecture=TINY)
+    gradients = session.run(**sharp | {"weights": [0.0] * 5, "cost_scale": 0.0}).gradients
     assert not any(value.any() for value in gradients.values())
-    broken = sharp.parameters | {"joiner.output.bias": np.full(TINY.pieces, np.nan, np.float32)}
-    assert np.isnan(session.run(**sharp.arguments(parameters=broken)).gradients["joiner.output.weight"]).any()
+    broken = sharp["parameters"] | {"joiner.output.bias": np.full(TINY.pieces, np.nan, np.float32)}
+    assert np.isnan(session.run(**sharp | {"parameters": broken}).gradients["joiner.output.weight"]).any()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_expected_cost_by_finite_differences_of_itself(seed: int) -> None:
-    """Eq. 1 of Rao et al. 2023: the slope of E[M] along a random direction, from values of E[M] alone; a sign must
-    show."""
-    nbest = case(5, 45, [[5, 9, 4], [5, 9], [5, 8, 4], []])
-    halved = {name: value * np.float32(0.5) for name, value in nbest.parameters.items()}  # spreads the posterior
-    given = nbest.arguments(parameters=halved, weights=[0.0] * 4, costs=[0.0, 1.0, 2.0, 3.0], cost_scale=1.0)
+    """Eq. 1 of Rao et al. 2023: the slope of E[M] along a random direction, from values of E[M] alone; signs show."""
+    _, nbest = case(5, 45, [[5, 9, 4], [5, 9], [5, 8, 4], []])
+    halved = {name: value * np.float32(0.5) for name, value in nbest["parameters"].items()}  # spreads the posterior
+    given = nbest | {"parameters": halved, "weights": [0.0] * 4, "costs": [0.0, 1.0, 2.0, 3.0], "cost_scale": 1.0}
     gradients = TrainingSession(graph=training(TINY), architecture=TINY).run(**given).gradients
     rng = np.random.default_rng(seed)
     direction = {name: rng.normal(size=value.shape) for name, value in gradients.items()}
