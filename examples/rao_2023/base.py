@@ -77,12 +77,8 @@ def train_base(
         if not _is_finished(folder):
             share = minutes * stage.share
             shard = max(40, min(stage.shard, round(_SHARD_A_MINUTE * share)))
-            given: dict[str, Any] = {
-                "budget": Budget(minutes=share),
-                "made_augmented": stage.changed,
-                "threads": 1,
-            }
-            recipe = further_recipe(bundle, shard=shard, made_augmented=stage.changed, **given)
+            given = {"budget": Budget(minutes=share), "made_augmented": stage.changed, "window": stage.window}
+            recipe = further_recipe(bundle, shard=shard, **given)
             domain = general(data, longest, max(turns, stage.turns))
             sentences = [sentence.text for sentence in domain.sentences["learn"]]
             mixture = spoken_by(domain, stage.people, sentences, stage.scenes)
@@ -98,7 +94,7 @@ def further_recipe(bundle: Bundle, **given: Any) -> Recipe:
         known = ", ".join(PRESETS)
         raise ConfigurationError(f"bundle: expected one of the architectures {known}; give --base instead")
     usual: dict[str, Any] = {"peak": 1.5e-3, "helper": 0.0, "augment_share": 0.0, "dropout": 0.05, "average": 0.998}
-    return Recipe(preset, batch=40, seconds=120.0, **usual, **given)
+    return Recipe(preset, batch=40, seconds=120.0, threads=1, **usual, **given)
 
 
 def spoken_by(domain: Domain, count: int, sentences: Iterable[str], scenes: Ranges) -> Mixture:
