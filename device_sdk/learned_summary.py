@@ -23,13 +23,12 @@ _STREAM = {
 
 @dataclass(frozen=True, slots=True)
 class LearnedSummary:
-    """What the device has learned, for its user to read; never what was said.
-
-    utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
-    it counts of no public list. steps: taken since the model ``model_version`` came; rollbacks: how often what they
-    made was taken back. remembered: utterances in memory just now; kept: how many of them are on the disk too, with
-    their text. marginal_reports, delta_reports, word_reports: sent so far, the last of new words; waiting: not sent
-    yet. channel_seconds: of speech that its mean over microphone and room is made of."""
+    """What the device has learned, for its user to read; never what was said. utterances: whose words are counted;
+    words: the most frequent with their counts; unlisted: how many distinct words it counts of no public list. steps:
+    taken since the model ``model_version`` came; rollbacks: how often what they made was taken back. remembered:
+    utterances in memory just now; kept: how many of them are on the disk too, with their text. marginal_reports,
+    delta_reports, word_reports: sent so far, the last of new words; waiting: not sent yet. channel_seconds: of speech
+    that its mean over microphone and room is made of."""
 
     utterances: int
     words: tuple[tuple[str, float], ...]

@@ -31,9 +31,8 @@ log = logging.getLogger(__name__)
 
 
 class ModelState:
-    """Owns the mirror in memory of what the store holds. Every change is written first, under the store's guard.
-
-    base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
+    """Owns the mirror in memory of what the store holds. Every change is written first, under the store's guard. base:
+    the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
     guard remembers of the student. proven: the last student that feedback has proven, with the same start; None for the
     base. given: in how many utterances the user gave each word that may be named, since the last report. channel: what

@@ -128,12 +128,11 @@ class Client:
 
     def download(self, path: str, limit: int, seconds: float, partial: Partial | None = None) -> bytes:
         """A public file whose length is bounded before it comes, as what is not trusted must be, over a connection that
-        may break: it is tried again until ``attempts`` in a row have brought no byte.
-
-        partial: keeps what has come, so that a later call goes on from there; nothing is trusted for it: the file is
-        checked by whoever wants it. What is gone on with is asked for by its strong ETag (If-Range), so that a file
-        that was changed meanwhile begins anew. CheckInError: more than ``limit`` bytes, not all there within
-        ``seconds``, or not reached. Nothing is decoded, so that no answer grows on the device."""
+        may break: it is tried again until ``attempts`` in a row have brought no byte. partial: keeps what has come, so
+        that a later call goes on from there; nothing is trusted for it: the file is checked by whoever wants it. What
+        is gone on with is asked for by its strong ETag (If-Range), so that a file that was changed meanwhile begins
+        anew. CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is
+        decoded, so that no answer grows on the device."""
         where, started, trouble, failures = f"{self.url}{path}", time.monotonic(), "", 0
         content, etag = (bytearray(), None) if partial is None else partial.resume(path)
         while failures < self._attempts:

@@ -93,13 +93,11 @@ def objective(
 ) -> Objective | str:
     """The utterance's loss, the sum of what the settings weigh, or why there is nothing to learn from it. All of the
     candidates' NLLs must be known; costs that are all the same say nothing. baseline: of REINFORCE; by default the
-    settings'.
-
-    The label is the correction where there is one. With ``labels`` "teacher" it is else the teacher's, as far as the
-    teacher is sure, whatever else the feedback says (the sum of losses of Rao et al. 2023). With "feedback" it is the
-    teacher's only where the feedback does not contradict it; where it does, or the teacher is not sure, it is the
-    likeliest of the cheapest candidates, weighed by 1 - cost; what only judges the served text gives that text or none.
-    """
+    settings'. The label is the correction where there is one. With ``labels`` "teacher" it is else the teacher's, as
+    far as the teacher is sure, whatever else the feedback says (the sum of losses of Rao et al. 2023). With "feedback"
+    it is the teacher's only where the feedback does not contradict it; where it does, or the teacher is not sure, it is
+    the likeliest of the cheapest candidates, weighed by 1 - cost; what only judges the served text gives that text or
+    none."""
     chosen, strength = _label(candidates, teacher, signal, settings)
     given = [part.text for part in parts(signal) if isinstance(part, Corrected) and part.text in candidates.texts]
     transcript = candidates.texts.index(given[0]) if given else None  # where the pieces can write it

@@ -67,11 +67,10 @@ class DivergenceSettings:
 class GuardSettings:
     """watch: False turns the guard off. withhold: one utterance of so many is never learned from; 0 withholds none.
     capacity: withheld at a time, at most. interval: utterances learned from between two checks of what is withheld, and
-    confirmed ones in a row that prove a model.
-
-    tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the proven model expects.
-    bet: share of the capital that goes on each utterance. doubt: one false alarm in 1 / doubt utterances, at most;
-    withheld_doubt: in 1 / withheld_doubt checks. divergence: of the device's own labels (:func:`divergence`)."""
+    confirmed ones in a row that prove a model. tolerance: rise of the mean cost by feedback that is let pass; drift:
+    the same by what the proven model expects. bet: share of the capital that goes on each utterance. doubt: one false
+    alarm in 1 / doubt utterances, at most; withheld_doubt: in 1 / withheld_doubt checks. divergence: of the device's
+    own labels (:func:`divergence`)."""
 
     watch: bool = True
     withhold: int = 10
@@ -180,13 +179,12 @@ def harm_withheld(seen: Sequence[Comparison], settings: GuardSettings) -> str | 
 
 
 def divergence(readings: Sequence[Reading], settings: DivergenceSettings = DivergenceSettings()) -> str | None:
-    """Why the last ``window`` readings look like divergence, or None; None too while there are fewer.
-
-    Labels that a model makes for itself grow shorter and stranger where the teacher follows the student at once (Rao et
-    al. 2023, table 5), while loss and gradient only fall. The published model shows it: it finds the labels less likely
-    than what it recognizes itself, while they lose words (or gain them, in loops). Neither alone means harm: a model
-    that learns its user well says what the published one did not expect, at its length. A likelihood that is not finite
-    counts as one that was left."""
+    """Why the last ``window`` readings look like divergence, or None; None too while there are fewer. Labels that a
+    model makes for itself grow shorter and stranger where the teacher follows the student at once (Rao et al. 2023,
+    table 5), while loss and gradient only fall. The published model shows it: it finds the labels less likely than what
+    it recognizes itself, while they lose words (or gain them, in loops). Neither alone means harm: a model that learns
+    its user well says what the published one did not expect, at its length. A likelihood that is not finite counts as
+    one that was left."""
     recent = readings[-settings.window :]
     published = sum(reading.published_tokens for reading in recent)
     if len(recent) < settings.window or not published:

@@ -53,13 +53,12 @@ def learn(
     worse: Callable[[Student, Example | None], tuple[Student, str] | None],
     budget_seconds: float | None = None,
 ) -> LearningReport:
-    """Steps until nothing is left, time is up or ``halt`` says why to stop; between utterances only.
-
-    take: the next example, or None. commit: makes a student durable; called every so many utterances and at the end.
-    rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not its turn.
-    worse: asked before the steps on every example, and with None before every commit: what to fall back on and why, or
-    None where learning did no harm. A step that diverges is undone: the student goes back to the last commit. Either
-    ends learning, and the report says so."""
+    """Steps until nothing is left, time is up or ``halt`` says why to stop; between utterances only. take: the next
+    example, or None. commit: makes a student durable; called every so many utterances and at the end. rehearse: after
+    an utterance that taught something, takes steps on a transcribed one; None where it is not its turn. worse: asked
+    before the steps on every example, and with None before every commit: what to fall back on and why, or None where
+    learning did no harm. A step that diverges is undone: the student goes back to the last commit. Either ends
+    learning, and the report says so."""
     begin = time.monotonic()
     first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
     losses, norms, served, skipped = list[float](), list[float](), list[float](), Counter[str]()

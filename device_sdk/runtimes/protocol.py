@@ -93,13 +93,12 @@ class Training(ABC):
         costs: ArrayLike | None = None,
         cost_scale: float = 0.0,
     ) -> Gradients:
-        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (Rao et al. 2023, eq. 1).
-
-        parameters: parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose
-        products the matrices hold already. features: [F, M] float32 raw log-mel, F at least the subsampling factor
-        (left-over frames are dropped). hypotheses: N token lists without blank; one may be empty. weights, costs: [N];
-        costs default to 0. Raises :class:`LearningError` that names the argument for a wrong shape, type, value or
-        token, or for an utterance that is :meth:`too_large`."""
+        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (Rao et al. 2023, eq. 1). parameters:
+        parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose products
+        the matrices hold already. features: [F, M] float32 raw log-mel, F at least the subsampling factor (left-over
+        frames are dropped). hypotheses: N token lists without blank; one may be empty. weights, costs: [N]; costs
+        default to 0. Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token, or
+        for an utterance that is :meth:`too_large`."""
         return self._gradients(
             parameters, utterance_feeds(self.architecture, features, hypotheses, weights, costs, cost_scale)
         )

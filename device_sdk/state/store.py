@@ -32,15 +32,12 @@ log = logging.getLogger(__name__)
 
 class Store:
     """Owns the state folder: its lock, its SQLite file (WAL), its sealed files and the cipher. Threads may share it.
-
     Values are bytes under (table, name), declared in :mod:`device_sdk.state.schema`. Outside ``transaction()`` every
     write commits on its own; inside, all commit together or none does. A process killed at any point leaves the last
-    committed state; an erasure that was cut short is finished by the next opening.
-
-    guard: the reentrant lock of every access. Whoever mirrors values in memory takes this lock too, and no second one,
-    so that threads never wait for two locks in different orders.
-
-    On a full disk a state opens and is read; what is written raises StateError until there is room again."""
+    committed state; an erasure that was cut short is finished by the next opening. guard: the reentrant lock of every
+    access. Whoever mirrors values in memory takes this lock too, and no second one, so that threads never wait for two
+    locks in different orders. On a full disk a state opens and is read; what is written raises StateError until there
+    is room again."""
 
     def __init__(self, folder: str | Path, key: bytes) -> None:
         """Opens or creates the state in ``folder``. StateError: the folder is in use by another process (or twice by
