@@ -24,7 +24,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
-from device_sdk.bundle.streaming import AnyArchitecture
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
 from export.graphs import build_graphs
@@ -278,6 +278,9 @@ def rewrite(bundle: Bundle, out: str | Path, **changes: Any) -> Path:
         "training": bundle.manifest.training,
         "features": bundle.features,
     }
+    if isinstance(bundle.architecture, StreamingArchitecture):
+        brought = {name for name in bundle.manifest.files if name.endswith(".onnx")} - set(MODELS)
+        parts["graphs"] = {name: content(name) for name in brought}
     return write_bundle(out, **(parts | changes))
 
 

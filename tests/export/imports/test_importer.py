@@ -30,6 +30,7 @@ from device_sdk.learning.teacher import log_likelihoods
 from device_sdk.runtimes.engine import Engine
 from device_sdk.runtimes.protocol import Windows, encode_whole
 from device_sdk.runtimes.streaming import TAIL, open_transducer
+from export.bundles import refresh
 from export.imports.back import write_sherpa
 from export.imports.importer import import_sherpa
 from export.imports.pieces import piece_model
@@ -166,6 +167,13 @@ def test_a_bundle_of_text_of_its_own(imported: dict[str, Bundle]) -> None:
     assert not bundle.has("language_model.onnx")
     card = json.loads(bundle.file("card.json").read_text())
     assert card["origin"] == "zipformer2" and card["parameters"] == bundle.architecture.parameter_count()
+
+
+def test_it_can_be_written_again(imported: dict[str, Bundle], tmp_path: Path) -> None:
+    bundle = imported["zipformer2"]
+    again = Bundle.open(refresh(bundle, tmp_path / "again", version="2"))
+    assert again.version == "2" and again.manifest.files.keys() == bundle.manifest.files.keys()
+    assert again.architecture == bundle.architecture and try_out(again)
 
 
 def test_the_command(folders: dict[str, Path], tmp_path: Path) -> None:
