@@ -1,7 +1,6 @@
 """What the experiments with cohorts of made voices share: clients that speak, the network they teach, central training.
 
-R: examples; F: feature frames (10 ms); M: mel bins; U: characters.
-"""
+R: examples; F: feature frames (10 ms); M: mel bins; U: characters."""
 
 from __future__ import annotations
 

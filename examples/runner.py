@@ -1,7 +1,6 @@
 """What the experiments share: finished rows in a work folder, figures over seeds, findings, tables, charts, options.
 
-A row is a recipe under a seed. Documents are plain JSON; ``rates`` of a row are word errors by test set.
-"""
+A row is a recipe under a seed. Documents are plain JSON; ``rates`` of a row are word errors by test set."""
 
 from __future__ import annotations
 

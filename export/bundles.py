@@ -56,16 +56,13 @@ def write_bundle(
 ) -> Path:
     """Write a bundle, then open it as a device would.
 
-    out: a folder, or a file ending in ``.zip``; a bundle that stands there is replaced in one step.
-    weights: every parameter and constant of the architecture, float32, LSTMs in ONNX layout.
-    background: [n] float64 over ``words``, positive, sums to 1. models: contents of language models and n-grams by the
-    names of their files. card: see :func:`render`.
-    second_moments: how large gradients usually are, see :mod:`device_sdk.bundle.second_moments`.
+    out: a folder, or a file ending in ``.zip``; a bundle that stands there is replaced in one step. weights: every
+    parameter and constant of the architecture, float32, LSTMs in ONNX layout. background: [n] float64 over ``words``,
+    positive, sums to 1. models: contents of language models and n-grams by the names of their files. card: see
+    :func:`render`. second_moments: how large gradients usually are, see :mod:`device_sdk.bundle.second_moments`.
     training: how the weights came about, JSON values. graphs: of a streaming architecture; an LSTM's are built.
-    created: UTC, ISO 8601; now where ``None``.
-    Returns ``out``. Raises :class:`BundleError` for weights or files that a device would refuse, or where ``out`` is
-    something else than a bundle; what stood there is then untouched.
-    """
+    created: UTC, ISO 8601; now where ``None``. Returns ``out``. Raises :class:`BundleError` for weights or files that a
+    device would refuse, or where ``out`` is something else than a bundle; what stood there is then untouched."""
     target = Path(out)
     if target.exists() and not _is_bundle(target):
         raise BundleError(f"{target}: exists and is no bundle; choose another path or remove it")
@@ -144,10 +141,8 @@ def _json_bytes(values: Mapping[str, Any], sort: bool = False) -> bytes:
 
 
 def render(name: str, version: str, card: Mapping[str, Any]) -> str:
-    """Markdown of a card: a heading for each field, lists and tables below it; known fields come first.
-
-    card: JSON values by field; usual are description, data, voices, licences, command, seed, figures, limits.
-    """
+    """Markdown of a card: a heading for each field, lists and tables below it; known fields come first. card: JSON
+    values by field; usual are description, data, voices, licences, command, seed, figures, limits."""
     order = [key for key in _FIRST if key in card] + sorted(key for key in card if key not in _FIRST)
     lines = [f"# {name} {version}", ""]
     for key in order:
@@ -226,10 +221,9 @@ def bundle_run(
 
     folders: where its files lie, the first that holds a file wins. Needed: weights.safetensors, tokenizer.model,
     words.txt. Taken where present: background.safetensors (otherwise every word is equally likely), rescoring.json,
-    language_model.onnx, language_model.safetensors, ngram.arpa(.gz), training.json, card.json.
-    card: replaces card.json; where neither is given, the card is made from training.json.
-    Raises :class:`BundleError` for a missing or damaged file.
-    """
+    language_model.onnx, language_model.safetensors, ngram.arpa(.gz), training.json, card.json. card: replaces
+    card.json; where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or
+    damaged file."""
     source = str(_find(folders, "weights.safetensors"))
     weights = weight_files.read(_need(folders, "weights.safetensors"), source)
     architecture = architecture_of(weights, source)
@@ -286,9 +280,7 @@ def rewrite(bundle: Bundle, out: str | Path, **changes: Any) -> Path:
 
 def refresh(bundle: Bundle, out: str | Path, *, version: str | None = None) -> Path:
     """Write ``bundle`` again with the graphs that this version of idiolect builds for its architecture; the rest stays.
-
-    version: of the weights; where given, the new bundle is dated now. ``out`` may be where the bundle lies.
-    """
+    version: of the weights; where given, the new bundle is dated now. ``out`` may be where the bundle lies."""
     return rewrite(bundle, out, **({"version": version} if version else {"created": bundle.manifest.created}))
 
 

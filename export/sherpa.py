@@ -2,8 +2,7 @@
 them, streaming and offline: blank last, LSTM state in the caches, what sherpa must know in the encoder's metadata.
 
 Its streaming recognizer computes the very features of the bundle. Its offline recognizer takes another window (povey)
-and mel filters that end 400 Hz lower, so the offline encoder first interpolates the bundle's bins between those.
-"""
+and mel filters that end 400 Hz lower, so the offline encoder first interpolates the bundle's bins between those."""
 
 from __future__ import annotations
 
@@ -79,12 +78,10 @@ Float = NDArray[np.float32]
 
 
 def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
-    """Write what sherpa-onnx's ``OnlineRecognizer`` and ``OfflineRecognizer`` load, and a README that says how.
-
-    The streaming encoder is ``encoder.onnx``, the offline one ``encoder-offline.onnx``; ``decoder.onnx``,
-    ``joiner.onnx`` and ``tokens.txt`` serve both. Returns the folder.
-    Raises :class:`BundleError` for feature settings that sherpa-onnx cannot compute, and for a bundle's own folder.
-    """
+    """Write what sherpa-onnx's ``OnlineRecognizer`` and ``OfflineRecognizer`` load, and a README that says how. The
+    streaming encoder is ``encoder.onnx``, the offline one ``encoder-offline.onnx``; ``decoder.onnx``, ``joiner.onnx``
+    and ``tokens.txt`` serve both. Returns the folder. Raises :class:`BundleError` for feature settings that sherpa-onnx
+    cannot compute, and for a bundle's own folder."""
     folder, architecture, weights = Path(folder), bundle.lstm, bundle.weights
     only = FeatureSettings(mel_bins=architecture.mel_bins)
     if bundle.features != only:
@@ -107,10 +104,8 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
 
 def offline_mapping(settings: FeatureSettings) -> tuple[Float, float]:
     """From the log-mel frames of sherpa-onnx's offline recognizer, x [F, M], to the bundle's: x @ matrix + constant.
-
     Returns (matrix [M, M] float32, constant). The filters are area-normalized, so a bin is the mean power around its
-    centre, and bins at other centres lie between; those above the highest one take its value.
-    """
+    centre, and bins at other centres lie between; those above the highest one take its value."""
     given = mel_filters(replace(settings, high_frequency=settings.sample_rate / 2 - OFFLINE_TOP))
     hertz = np.linspace(0.0, settings.sample_rate / 2, len(given))
     have, want = ((hertz @ filters) / filters.sum(axis=0) for filters in (given, mel_filters(settings)))

@@ -1,8 +1,7 @@
 """A Zipformer transducer in the layout that sherpa-onnx's ``zipformer2`` models have, so that unmodified sherpa-onnx
 decodes it and ``idiolect import`` makes a bundle of it.
 
-N: batch; T: feature frames of a chunk and its look-ahead; S: encoder frames of a chunk; J: joiner size; V: pieces.
-"""
+N: batch; T: feature frames of a chunk and its look-ahead; S: encoder frames of a chunk; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 
@@ -51,11 +50,9 @@ class _Joiner(nn.Module):
 
 
 def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder: str | Path) -> Path:
-    """Write ``encoder.onnx``, ``decoder.onnx``, ``joiner.onnx`` and ``tokens.txt``. Returns the folder.
-
-    pieces: of the tokenizer, by id. The encoder takes x [N, T, M] with T = chunk + 13, and the states of
-    :func:`~export.networks.zipformer.state_names`; it gives encoder_out [N, S, J] and the next ones.
-    """
+    """Write ``encoder.onnx``, ``decoder.onnx``, ``joiner.onnx`` and ``tokens.txt``. Returns the folder. pieces: of the
+    tokenizer, by id. The encoder takes x [N, T, M] with T = chunk + 13, and the states of
+    :func:`~export.networks.zipformer.state_names`; it gives encoder_out [N, S, J] and the next ones."""
     folder, shape = Path(folder), network.architecture.encoder
     folder.mkdir(parents=True, exist_ok=True)
     network = network.eval()

@@ -34,10 +34,9 @@ class BodyMemory:
 
     @contextmanager
     def room(self, size: int, *, device: str, address: str | None) -> Iterator[None]:
-        """Room for a body of so many bytes, until the block ends.
-
-        device: that has signed it. address: whom it is counted for, None for this machine's own programs. Raises
-        Refusal: 503 ``no_room``; 429 ``too_many_requests`` where the device sends others already."""
+        """Room for a body of so many bytes, until the block ends. device: that has signed it. address: whom it is
+        counted for, None for this machine's own programs. Raises Refusal: 503 ``no_room``; 429 ``too_many_requests``
+        where the device sends others already."""
         if self._bodies[device] >= AT_ONCE:
             detail = f"this device sends {AT_ONCE} bodies already; send one after the other"
             raise Refusal(429, "too_many_requests", detail, retry_after=RETRY_AFTER)

@@ -6,9 +6,8 @@ from device_sdk.errors import ProtocolError
 
 
 class Refusal(ProtocolError):
-    """Raised anywhere below a route; answered as :class:`device_sdk.wire.messages.Problem`.
-
-    retry_after: seconds after which the same request may be answered, None where that is not known."""
+    """Raised anywhere below a route; answered as :class:`device_sdk.wire.messages.Problem`. retry_after: seconds after
+    which the same request may be answered, None where that is not known."""
 
     def __init__(
         self, status: int, code: str, detail: str, field: str | None = None, *, retry_after: int | None = None

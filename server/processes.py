@@ -60,11 +60,10 @@ def own_command() -> list[str]:
 
 
 def watch(command: Sequence[str], count: int, listener: socket.socket, told: Callable[[list[int]], None]) -> None:
-    """Run ``count`` processes of ``command`` on the listening socket until SIGTERM or SIGINT.
-
-    Each is given ``--socket FD`` and a ``--ready-file`` of its own. told: called with their ids whenever all of them
-    answer, once at the start and again when one was started anew. Raises StateError where one does not come up at the
-    start, and ConfigurationError on systems whose processes cannot share a socket."""
+    """Run ``count`` processes of ``command`` on the listening socket until SIGTERM or SIGINT. Each is given ``--socket
+    FD`` and a ``--ready-file`` of its own. told: called with their ids whenever all of them answer, once at the start
+    and again when one was started anew. Raises StateError where one does not come up at the start, and
+    ConfigurationError on systems whose processes cannot share a socket."""
     if sys.platform == "win32":
         raise ConfigurationError("processes: found more than 1, which cannot share a socket on this system; expected 1")
     stopping = threading.Event()

@@ -25,12 +25,10 @@ SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """checks: of what, and whether it is in order.
-
-    ``database`` answers; ``schema`` is of the newest migration; ``model``: one is published and its weights are there,
-    as they were stored; ``blobs`` can be written, read and deleted; ``disk`` has room left; ``rounds``: the thread that
-    moves them runs, and it and every unfinished round had a good tick lately. tick_ages: seconds since then
-    (:mod:`server.ticks`)."""
+    """checks: of what, and whether it is in order. ``database`` answers; ``schema`` is of the newest migration;
+    ``model``: one is published and its weights are there, as they were stored; ``blobs`` can be written, read and
+    deleted; ``disk`` has room left; ``rounds``: the thread that moves them runs, and it and every unfinished round had
+    a good tick lately. tick_ages: seconds since then (:mod:`server.ticks`)."""
 
     checks: Mapping[str, bool]
     model_version: str | None

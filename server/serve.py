@@ -39,9 +39,8 @@ def run(
     rehearse: Rehearse | None = None,
     evaluate: Evaluate | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used.
-
-    inherited: descriptor of a socket that listens already, from the process that started this one and ends it."""
+    """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used. inherited: descriptor
+    of a socket that listens already, from the process that started this one and ends it."""
     import uvicorn
 
     from server.app import create_app

@@ -166,10 +166,8 @@ class Service:
 
     def tick(self) -> None:
         """Close what is overdue, move every group and round that can move, forget the oldest rounds, and sign what was
-        published.
-
-        Each by itself: one that fails holds up no other, is tried again after a pause, and in the end given up
-        (:mod:`server.rounds.patience`). Raises an ExceptionGroup of what failed this time, once all was tried."""
+        published. Each by itself: one that fails holds up no other, is tried again after a pause, and in the end given
+        up (:mod:`server.rounds.patience`). Raises an ExceptionGroup of what failed this time, once all was tried."""
         failures: list[Exception] = []
         with self.database.read() as connection:
             rows = unfinished(connection)

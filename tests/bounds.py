@@ -1,7 +1,5 @@
 """Bounds of devices in tests that are about something else: a server may ask whatever the protocol has."""
 
-from __future__ import annotations
-
 import math
 
 from device_sdk import OfferBounds

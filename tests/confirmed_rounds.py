@@ -5,8 +5,6 @@ what was heard right and corrects the rest, and the device learns. Before and af
 commands that it knows, and in the end the name. Exit status 1 when a line does not hold. About a minute a voice.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Fixtures that every part's tests share."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 What runs in them is a function of a module; each opens its state afresh, as every process does.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """The speech that ships with the benchmarks, and a recognizer of the packaged bundle."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

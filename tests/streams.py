@@ -2,8 +2,6 @@
 other in one stream and in a file of half an hour, against the same recordings one at a time. Exit status 1 when a line
 does not hold. ``IDIOLECT_DATA`` names the folder that holds ``barista``."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every citation in comments, docstrings and pages resolves to a row of docs/papers.md."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

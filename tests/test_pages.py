@@ -1,7 +1,5 @@
 """Links, paths, commands and options in the README and in every page exist."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +67,7 @@ def test_a_command_that_is_not_there_is_seen(known: Known) -> None:
 def test_what_leads_nowhere_is_seen() -> None:
     text = "## A [b](c.md) heading, and `code`\n[one](docs/none.md#x) ![two](a.png) `server/none.py` `runs/demo`"
     assert list(links(text)) == ["c.md", "docs/none.md#x", "a.png"]
-    assert list(paths(text)) == ["server/none.py"]
-    assert headings(text) == {"a-b-heading-and-code"}
+    assert list(paths(text)) == ["server/none.py"] and headings(text) == {"a-b-heading-and-code"}
 
 
 @pytest.fixture(scope="module")

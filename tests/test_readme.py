@@ -1,7 +1,5 @@
 """The code in the README and in the pages under docs/, run as it stands there, in an empty folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

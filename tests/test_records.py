@@ -1,7 +1,5 @@
 """The comparison of :mod:`tests.records`: what differs is found, and named by its place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A bundle of the ``tiny`` preset with seeded random weights: small, quick, and it emits tokens."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

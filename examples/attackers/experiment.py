@@ -6,8 +6,7 @@ its optimizer, round after round, and voices that no device has are recognized w
 no HTTP here.
 
 An attacker knows the round's plan and the server's checks, and keeps to both: a delta beyond the norm bound would be
-refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report.
-"""
+refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Table 1 and figures 3 and 4 of Gao et al. 2022: a crowd of unlike speakers, and how their updates are weighed.
 
-python -m examples.gao_2022 --work runs/gao_2022 --seeds 3
-"""
+python -m examples.gao_2022 --work runs/gao_2022 --seeds 3"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A crowd as Common Voice has one: speakers of many accents, a few of whom say much, and some of whom are hardly heard.
 
 Everyone reads digits in French or Italian, one at a time or strings of them. A quarter of the speakers sit in loud
-places with bad microphones; how much each says has a heavy tail. F: feature frames (10 ms); M: mel bins.
-"""
+places with bad microphones; how much each says has a heavy tail. F: feature frames (10 ms); M: mel bins."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The equations and the extensions are :mod:`rescoring`'s own; what else a device does is spared, so that a table of many
 thousand utterances takes minutes. A test compares the two. A client's utterances lie in T + 1 groups in the order of
-time; those of round t are rescored with what the server published after round t - 1. All clients take part.
-"""
+time; those of round t are rescored with what the server published after round t - 1. All clients take part."""
 
 from __future__ import annotations
 

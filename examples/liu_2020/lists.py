@@ -4,8 +4,7 @@ A list holds what the device has of an utterance, and how many word errors each 
 of it can come into a simulation but by being recognized. A cache folder holds the lists in ``development/`` and
 ``test/``, ``words.txt`` and ``background.safetensors`` of the bundle, and ``about.json``, on how the lists came about.
 
-N: hypotheses of an utterance; U: utterances of a client; n: words on the list.
-"""
+N: hypotheses of an utterance; U: utterances of a client; n: words on the list."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """From transcripts to scored n-best lists: models, speech and lists are made where they are missing, and kept.
 
 The recognizer and the two language models of a fleet learn from the meetings of the stage ``learn`` and from sentences
-said to assistants (``slurp/lm.txt``). The language models score every hypothesis of the recognizer's lists once.
-"""
+said to assistants (``slurp/lm.txt``). The language models score every hypothesis of the recognizer's lists once."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Meetings of one series (``ES2002a`` to ``ES2002d``) have the same people and the same project, so a series belongs to
 one stage as a whole: nothing that a test meeting says or is about was heard in training or chose a setting. Its people
-have each a voice, a room and a microphone of their own, of variants that no other stage hears (:data:`MEETINGS`).
-"""
+have each a voice, a room and a microphone of their own, of variants that no other stage hears (:data:`MEETINGS`)."""
 
 from __future__ import annotations
 

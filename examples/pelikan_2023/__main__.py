@@ -1,7 +1,6 @@
 """Pelikan et al. 2023 in miniature: federated learning of speech with differential privacy, clipped by layer or not.
 
-python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3 [--recipe FILE] [--ray ADDRESS]
-"""
+python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3 [--recipe FILE] [--ray ADDRESS]"""
 
 from __future__ import annotations
 

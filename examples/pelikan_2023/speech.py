@@ -1,8 +1,7 @@
 """Who dictates what: strings of digits by made voices, as clients, as a server's own speech, and as tests.
 
 The server's voices and the clients' are of disjoint sets of speakers, and the server's have no regional accent, so that
-a seed model meets another domain (Pelikan et al. 2023, section 5.3). Tests are of the clients' domain, by others.
-"""
+a seed model meets another domain (Pelikan et al. 2023, section 5.3). Tests are of the clients' domain, by others."""
 
 from __future__ import annotations
 

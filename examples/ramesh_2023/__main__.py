@@ -1,7 +1,6 @@
 """Tables 2 and 3 of Ramesh et al. 2023: encoders pre-trained without text, by a federation or centrally, then taught.
 
-python -m examples.ramesh_2023 --work runs/ramesh_2023
-"""
+python -m examples.ramesh_2023 --work runs/ramesh_2023"""
 
 from __future__ import annotations
 

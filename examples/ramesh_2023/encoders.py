@@ -1,7 +1,6 @@
 """Pre-training an encoder: centrally, over shuffled speech, or by a federation, over silos in the order of time.
 
-F: feature frames (10 ms); M: bins; N: utterances of a client in a round.
-"""
+F: feature frames (10 ms); M: bins; N: utterances of a client in a round."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The base model: the packaged one, trained further on general sentences by base voices alone, in stages.
 
-The packaged model has heard neither the requests nor a voice of devices or tests, and neither does a stage.
-"""
+The packaged model has heard neither the requests nor a voice of devices or tests, and neither does a stage."""
 
 from __future__ import annotations
 

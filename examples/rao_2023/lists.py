@@ -3,8 +3,7 @@
 Frame by frame, with at most a few tokens a frame (30 ms), merging the alignments of equal prefixes: what a device's own
 search does, batched over utterances in torch. A test compares the two.
 
-B: utterances; K: beam; T: stacked frames; V: pieces; H: width of the prediction network; J: of the joint.
-"""
+B: utterances; K: beam; T: stacked frames; V: pieces; H: width of the prediction network; J: of the joint."""
 
 from __future__ import annotations
 

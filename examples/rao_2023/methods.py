@@ -1,8 +1,7 @@
 """How a cohort learns, as data: the rows of the paper's tables; and what a teacher teaches: the best of its n-best
 after a second pass, where it is sure (Rao et al. 2023, sections 2.2 and 3).
 
-The second pass knows general text only, nothing of what people say to their devices.
-"""
+The second pass knows general text only, nothing of what people say to their devices."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class CohortSettings:
     them. alternate_errors: word errors of the other recognizer. trained: prefixes of the parameters that learn, by
     default those through which the encoder hears: what easy utterances teach of how the new domain sounds then holds
     for hard ones too, while a whole network rather learns its wrong labels by heart. evaluate_every: rounds between
-    points of the curve, on development speech.
-    """
+    points of the curve, on development speech."""
 
     rounds: int = 300
     devices: int = 32

@@ -4,8 +4,7 @@ Audio: recordings of ``barista`` where ``IDIOLECT_DATA`` holds them, else the ma
 voices of espeak-ng). sherpa-onnx runs its streaming recognizer; like ours it gets 300 ms at a time. Figures of *files*
 decode in longer blocks, as ``idiolect transcribe`` does with a folder; the encoder alone has 300 ms at a time there.
 Time is the processor's. Precision is float32, the peer's, where a figure does not say int8. Profiles and bounds, see
-:mod:`export.benchmarks.stages`, say where the rest of the time goes.
-"""
+:mod:`export.benchmarks.stages`, say where the rest of the time goes."""
 
 from __future__ import annotations
 

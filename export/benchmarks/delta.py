@@ -1,8 +1,7 @@
 """What a delta costs to send and what its encoding costs it: size, error, bias, time, on one thread.
 
 The delta is the mean gradient of the packaged weights on the shipped speech, clipped to 1. Bias: an unbiased encoding's
-mean over N draws is off by a single draw's error over sqrt(N); a biased one's stays off.
-"""
+mean over N draws is off by a single draw's error over sqrt(N); a biased one's stays off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Features: ours in numpy beside kaldi-native-fbank's in C++, both streaming in chunks of 100 ms on one thread.
 
-Time is the processor's, which other work on the machine changes less than the clock's.
-"""
+Time is the processor's, which other work on the machine changes less than the clock's."""
 
 from __future__ import annotations
 
@@ -18,10 +17,8 @@ TARGET = 1.5
 
 
 def benchmark() -> list[Figure]:
-    """Frames a second of CPU, and the largest difference between the two. Medians; the runs of both alternate.
-
-    The peer is handed lists of floats, which its binding wants; making them is not timed.
-    """
+    """Frames a second of CPU, and the largest difference between the two. Medians; the runs of both alternate. The peer
+    is handed lists of floats, which its binding wants; making them is not timed."""
     import kaldi_native_fbank  # noqa: F401  (so that a missing install is named before anything runs)
 
     waveform = _waveform(SECONDS * 16_000)

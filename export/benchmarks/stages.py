@@ -1,8 +1,7 @@
 """Where the time of decoding goes, and what it cannot go below: profiles and bounds of speed.
 
 A *profile* is of a second of audio, stage by stage. A *bound* is a speed that this search over these graphs cannot
-exceed: that of the encoder alone, or of all networks and the features.
-"""
+exceed: that of the encoder alone, or of all networks and the features."""
 
 from __future__ import annotations
 
@@ -33,11 +32,9 @@ Waveform = NDArray[np.float32]
 
 
 def speeds(ways: Mapping[str, Callable[[], object]], clips: Sequence[Waveform], runs: int) -> dict[str, float]:
-    """Seconds of audio in a second of CPU, of ways that each go :func:`over` all clips; medians of runs.
-
-    Turns of a clip would measure whose weights the way before has left in the cache: the encoder alone would follow
-    itself, and a search another's network.
-    """
+    """Seconds of audio in a second of CPU, of ways that each go :func:`over` all clips; medians of runs. Turns of a
+    clip would measure whose weights the way before has left in the cache: the encoder alone would follow itself, and a
+    search another's network."""
     seconds = sum(map(len, clips)) / SAMPLE_RATE
     return {name: seconds / spent for name, spent in alternate(ways, runs).items()}
 
@@ -59,11 +56,9 @@ def encode(transducer: Transducer, features: Waveform, block: int = CHUNK_FRAMES
 
 
 def profile(recognizer: Recognizer, clips: Sequence[Waveform], runs: int) -> dict[str, float]:
-    """Where the time goes, stage by stage, in ms of CPU a second of audio; medians of runs.
-
-    clips: each [S]. features, encoder, predictor, joiner: what any search over these graphs needs; search: what else
-    makes beams of samples; n-best: the list of an utterance with its confidences; session: checks, partials, endpoints.
-    """
+    """Where the time goes, stage by stage, in ms of CPU a second of audio; medians of runs. clips: each [S]. features,
+    encoder, predictor, joiner: what any search over these graphs needs; search: what else makes beams of samples;
+    n-best: the list of an utterance with its confidences; session: checks, partials, endpoints."""
     seconds = sum(len(clip) for clip in clips) / SAMPLE_RATE
     found = [_once(recognizer, clips) for _ in range(runs)]
     return {stage: 1e3 / seconds * median(run[stage] for run in found) for stage in found[0]}
@@ -129,11 +124,9 @@ def profile_figures(profiles: Mapping[str, Mapping[str, float]]) -> list[Figure]
 def bounds(
     how: str, profiles: Mapping[str, Mapping[str, float]], encoder: float, reference: float, peer: float
 ) -> list[Figure]:
-    """Bounds of beam 8 and greedy, beside what the benchmark compares them with.
-
-    how: blocks and precision. encoder: alone, in blocks about as long; reference: alone, 300 ms at a time; peer:
-    sherpa-onnx with beam 8; all in :data:`UNIT`.
-    """
+    """Bounds of beam 8 and greedy, beside what the benchmark compares them with. how: blocks and precision. encoder:
+    alone, in blocks about as long; reference: alone, 300 ms at a time; peer: sherpa-onnx with beam 8; all in
+    :data:`UNIT`."""
     figures = [Figure(f"bound of beam 8, {how}: encoder", UNIT, encoder, "sherpa-onnx beam 8", peer)]
     for kind in ("beam 8", "greedy"):
         parts = profiles[f"{kind}, {how}"]

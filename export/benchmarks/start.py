@@ -1,8 +1,7 @@
 """Cold start: a new process, from its first import to the first partial of one second of speech.
 
 Each start is a process of its own, the ways in turns. The file cache is warm: the disk is not what is measured. The
-processor's time stands beside the clock's, since other work on the machine changes it less.
-"""
+processor's time stands beside the clock's, since other work on the machine changes it less."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The additive tanh joint as scans, a few frames at a time, its logits computed again backwards; the lattice as two
 scans over its diagonals, in float64.
 
-T: frames, a multiple of K; P: distinct prefixes; R: lattice rows; J: joiner size; V: pieces.
-"""
+T: frames, a multiple of K; P: distinct prefixes; R: lattice rows; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 
@@ -45,10 +44,8 @@ class Joint:
 
     def gradients(self, blank: Tensor, label: Tensor, representatives: Tensor) -> dict[str, Tensor]:
         """Backward. blank, label: [T, R] float32, minus d(loss)/d(log-probability) of the two edges of every cell.
-
         representatives: [P] int64, a row of each prefix. Returns d(loss) by ``frames`` [T, J], by ``rows`` [R, J] (all
-        of a prefix at its representative), ``weight`` [V, J] and ``bias`` [V].
-        """
+        of a prefix at its representative), ``weight`` [V, J] and ``bias`` [V]."""
         transposed, places = self.weight.t().contiguous(), self._places()
         pieces, size = self.weight.shape
         count, steps = self.prefixes.shape[0], self.frames.shape[0]
@@ -103,9 +100,8 @@ def lattice(blank: Tensor, label: Tensor, frames: Tensor, lengths: Tensor) -> tu
 
     blank, label: [T, U + 1, N] float64 log-probabilities of the two edges that leave node (t, u). frames: [1] int64,
     how many of T are the utterance's; lengths: [N] int64. A hypothesis ends at node (frames, length). Nodes with larger
-    u are no ancestors of it, and no label is emitted behind the last frame, so padding of both kinds is exact.
-    Returns negative log-likelihoods [N] and occupancies of both kinds of edges, each [T, U + 1, N].
-    """
+    u are no ancestors of it, and no label is emitted behind the last frame, so padding of both kinds is exact. Returns
+    negative log-likelihoods [N] and occupancies of both kinds of edges, each [T, U + 1, N]."""
     width, columns, count = blank.shape
     diagonals = width + columns - 1
     label = torch.where(torch.arange(width)[:, None, None] < frames, label, IMPOSSIBLE)
@@ -139,9 +135,7 @@ def lattice(blank: Tensor, label: Tensor, frames: Tensor, lengths: Tensor) -> tu
 
 def _by_diagonal(edges: Tensor, diagonals: int) -> Tensor:
     """[T, U + 1, N] -> [T + U, U + 1, N] with row n, column u holding (t = n - u, u), impossible outside the lattice.
-
-    Each column is padded to T + U + 1 entries and read back with a period of T + U, which shifts column u by u.
-    """
+    Each column is padded to T + U + 1 entries and read back with a period of T + U, which shifts column u by u."""
     _, columns, count = edges.shape
     padding = torch.full((columns, columns, count), IMPOSSIBLE, dtype=torch.float64)
     flat = torch.cat([edges.permute(1, 0, 2), padding], 1).reshape(-1, count)
@@ -188,10 +182,8 @@ def lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Layer:
 
 
 def lstm_gradients(layer: Layer, dy: Tensor, w: Tensor, r: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Backpropagation through time. dy: [T, B, H], the loss' gradient by the outputs.
-
-    Returns gradients by ``W R B`` and by the input, [T * B, D].
-    """
+    """Backpropagation through time. dy: [T, B, H], the loss' gradient by the outputs. Returns gradients by ``W R B``
+    and by the input, [T * B, D]."""
     size, batch = r.shape[1], layer.x.shape[1]
     i, o, f = layer.opening.chunk(3, 2)
     candidate, squashed = layer.candidate, tanh(layer.c)
@@ -218,10 +210,8 @@ def lstm_gradients(layer: Layer, dy: Tensor, w: Tensor, r: Tensor) -> tuple[dict
 
 
 def reverse_scan(step: Callable[..., Any], states: Any, sequences: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What a scan from the last step to the first gives at each step, in the order of the steps.
-
-    step: (states, values of every sequence) -> (next states, tuple of what to give).
-    """
+    """What a scan from the last step to the first gives at each step, in the order of the steps. step: (states, values
+    of every sequence) -> (next states, tuple of what to give)."""
     _, given = scan(step, states, tuple(each.flip(0) for each in sequences))
     return tuple(each.flip(0) for each in given)
 

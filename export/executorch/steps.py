@@ -1,8 +1,7 @@
 """The steps that recognize, in torch as XNNPACK wants them: encoder, predictor and joiner.
 
 The LSTMs are written out as cells, one linear map for each gate: XNNPACK runs such a step whole. The encoder takes one
-stacked frame a call: of several in one program, XNNPACK would pack the recurrent weights once for each.
-"""
+stacked frame a call: of several in one program, XNNPACK would pack the recurrent weights once for each."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The number of frames may be any multiple of :data:`FRAMES_AT_ONCE` up to the bucket's and that of distinct prefixes any
 that fits, so padding costs little; tokens and hypotheses are padded, for ExecuTorch's loops carry states of one shape.
-ExecuTorch's own kernels run all of it: inside loops XNNPACK would pack the weights, which are inputs here, anew.
-"""
+ExecuTorch's own kernels run all of it: inside loops XNNPACK would pack the weights, which are inputs here, anew."""
 
 from __future__ import annotations
 
@@ -41,9 +40,8 @@ class TrainingStep(nn.Module):
         features: [T, K, M] raw log-mel, of which ``frames`` [1] int64 are the utterance's. tokens: [N, U] int64, padded
         with 0; lengths: [N] int64, -1 for a row that is no hypothesis. representatives [P] and prefix_of [(U + 1) N]
         int64: which rows (u, i), numbered u * N + i, have the same first u tokens. weights, costs: [N]; cost_scale: [].
-        parameters: constants, then parameters, in the canonical order.
-        Returns negative log-likelihoods [N] (0 for what is no hypothesis), expected cost [], and every gradient.
-        """
+        parameters: constants, then parameters, in the canonical order. Returns negative log-likelihoods [N] (0 for what
+        is no hypothesis), expected cost [], and every gradient."""
         a, named = self.architecture, dict(zip(self.names, parameters, strict=True))
         count, longest = tokens.shape
         normalized = (features - named["features.mean"]) * named["features.scale"]

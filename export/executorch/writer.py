@@ -49,10 +49,7 @@ bucket's full size; its time is that of the utterance's frames."""
 
 def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Bucket] = ()) -> Path:
     """Write ``encoder.pte``, ``predictor.pte``, ``joiner.pte``, a program for each training bucket, in the order given,
-    and ``executorch.json``. Returns the folder.
-
-    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
-    """
+    and ``executorch.json``. Returns the folder. Raises :class:`MissingExtraError` where ExecuTorch is not installed."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / MANIFEST
@@ -115,9 +112,7 @@ Varying = tuple[object, ...]
 
 def lower_to_xnnpack(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
     """A program whose operators XNNPACK runs as far as it has them. varying: for each input, sizes that may vary.
-
-    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
-    """
+    Raises :class:`MissingExtraError` where ExecuTorch is not installed."""
     with _quiet():
         exir = _exir()
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -129,9 +124,7 @@ def lower_to_xnnpack(module: nn.Module, inputs: tuple[Tensor, ...], varying: Var
 
 def lower(module: nn.Module, inputs: tuple[Tensor, ...], varying: Varying) -> bytes:
     """A program of ExecuTorch's own kernels, with scans as loops. Its inputs are read where they lie, not copied.
-
-    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
-    """
+    Raises :class:`MissingExtraError` where ExecuTorch is not installed."""
     with _quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         exir = _exir()
         from executorch.exir.passes import MemoryPlanningPass

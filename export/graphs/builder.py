@@ -96,10 +96,8 @@ class GraphBuilder:
         return name
 
     def quantized(self, name: str, lead: int = 0) -> tuple[Value, Value]:
-        """A parameter as int8 [K, N] (embeddings: uint8 [V, E]) and its scales, initializers in the int8 buffer.
-
-        lead: axes of size 1 in front of both shapes. Scales are [N]; [] for embeddings.
-        """
+        """A parameter as int8 [K, N] (embeddings: uint8 [V, E]) and its scales, initializers in the int8 buffer. lead:
+        axes of size 1 in front of both shapes. Scales are [N]; [] for embeddings."""
         values, scale = f"{name}.int8", f"{name}.scale"
         if values not in self._names.packed:
             self._names.packed.add(values)
@@ -202,12 +200,9 @@ class GraphBuilder:
     def scan(
         self, states: Sequence[Value], sequences: Sequence[Value], body: Body, kind: int = FLOAT, reverse: bool = False
     ) -> list[Value]:
-        """A loop over axis 0 of ``sequences``.
-
-        body(inner builder, states, one element of each sequence) -> (next states, outputs of this step).
-        reverse: from the last element to the first; outputs stand at the element they were made from.
-        Returns final states, then stacked outputs.
-        """
+        """A loop over axis 0 of ``sequences``. body(inner builder, states, one element of each sequence) -> (next
+        states, outputs of this step). reverse: from the last element to the first; outputs stand at the element they
+        were made from. Returns final states, then stacked outputs."""
         inner = GraphBuilder(self._architecture, self._matrices, self._weights, self._names)
         state_names = [self._names.fresh("state") for _ in states]
         element_names = [self._names.fresh("element") for _ in sequences]
@@ -233,9 +228,7 @@ class GraphBuilder:
         self, name: str, metadata: Mapping[str, object] | None = None, opset: int = OPSET, ir_version: int = IR_VERSION
     ) -> bytes:
         """The model's bytes, without nodes and inputs that no output needs; the same calls give the same bytes.
-
-        metadata: by default the architecture's digest. A model with its weights inside is checked.
-        """
+        metadata: by default the architecture's digest. A model with its weights inside is checked."""
         nodes = self._live_nodes()
         read = set().union(*map(_names_read, nodes))
         inputs = [each for each in self._inputs if each.name in read]

@@ -21,11 +21,9 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class Joint:
-    """What both directions need. T: frames; P: distinct prefixes; R: lattice rows; J: joiner size; V: pieces.
-
-    frames: [T, J] encoded; prefixes: [P, J] predicted; prefix_of: [R] int64, each row's prefix; labels: [R] int64, each
-    row's next token (0 after the last); weight: [V, J]; bias: [V]. K, below: frames of a chunk.
-    """
+    """What both directions need. T: frames; P: distinct prefixes; R: lattice rows; J: joiner size; V: pieces. frames:
+    [T, J] encoded; prefixes: [P, J] predicted; prefix_of: [R] int64, each row's prefix; labels: [R] int64, each row's
+    next token (0 after the last); weight: [V, J]; bias: [V]. K, below: frames of a chunk."""
 
     g: GraphBuilder
     frames: Value
@@ -53,12 +51,9 @@ class Joint:
 
     def gradients(self, blank: Value, label: Value, wanted: Collection[str], factors: bool = False) -> dict[str, Value]:
         """Backward. blank, label: [T, R] float32, minus d(loss)/d(log-probability) of the two edges of every cell.
-
         wanted: which of ``frames`` [T, J], ``prefixes`` [P, J], :attr:`weight` [V, J] and :attr:`bias` [V] to return
         d(loss) by, of the latter two by their names. factors: by the weight's factors in place of the weight itself.
-
-        Alignments keep near a path, so most cells of a trained model carry next to nothing, and are left out.
-        """
+        Alignments keep near a path, so most cells of a trained model carry next to nothing, and are left out."""
         g, sizes = self.g, self.g.sizes
         count, rows = g.size(self.prefixes, 0), g.size(self.labels, 0)
         belongs = g.cast(g.op("Equal", g.unsqueeze(self.prefix_of, 1), g.unsqueeze(_range(g, count), 0)), FLOAT)
@@ -173,9 +168,8 @@ def distinct_prefixes(g: GraphBuilder, tokens: Value, lengths: Value) -> tuple[V
     N: hypotheses; U: tokens of the longest; P: distinct prefixes, the empty one among them.
 
     tokens: [N, U] int64, padded with 0; lengths: [N] int64. A row is a pair (u, i), the first u tokens of hypothesis i,
-    numbered u * N + i. Returns the number of the first row of each distinct prefix [P] and the prefix of each row
-    [(U + 1) * N] (that of a row past its hypothesis' end means nothing).
-    """
+    numbered u * N + i. Returns the number of the first row of each distinct prefix [P] and the prefix of each row [(U +
+    1) * N] (that of a row past its hypothesis' end means nothing)."""
     count = g.size(tokens, 0)
     differs = g.cast(g.op("Not", g.op("Equal", g.unsqueeze(tokens, 1), g.unsqueeze(tokens, 0))), INT64)
     differs = g.concat(g.expand(g.integer(0), count, count, 1), differs, axis=2)
@@ -199,12 +193,10 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
     lattice is walked diagonal by diagonal. A hypothesis of U tokens ends at node (T, U); nodes with larger u are no
     ancestors of it, so shorter hypotheses of a padded batch are exact without a mask.
 
-    T: frames; U: tokens of the longest hypothesis; N: hypotheses.
-    blank, emit: [T, U + 1, N] float64 log-probabilities of the two edges that leave node (t, u): blank to (t + 1, u),
-    the next token to (t, u + 1). lengths: [N] int64.
+    T: frames; U: tokens of the longest hypothesis; N: hypotheses. blank, emit: [T, U + 1, N] float64 log-probabilities
+    of the two edges that leave node (t, u): blank to (t + 1, u), the next token to (t, u + 1). lengths: [N] int64.
     Returns negative log-likelihoods [N] and occupancies of both kinds of edges, each [T, U + 1, N]: the posterior
-    probability that the alignment uses the edge, which is d(log-likelihood)/d(edge's log-probability).
-    """
+    probability that the alignment uses the edge, which is d(log-likelihood)/d(edge's log-probability)."""
     frames, columns, count = g.size(blank, 0), g.size(blank, 1), g.size(blank, 2)
     diagonals, impossible = g.subtract(g.add(frames, columns), g.integers(1)), g.double(IMPOSSIBLE)
     blank, emit = (_by_diagonal(g, edge, frames, columns, count, diagonals) for edge in (blank, emit))
@@ -247,9 +239,7 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
 
 def _by_diagonal(g: GraphBuilder, edges: Value, frames: Value, columns: Value, count: Value, diagonals: Value) -> Value:
     """[T, U + 1, N] -> [T + U, U + 1, N] with row n, column u holding (t = n - u, u), impossible outside the lattice.
-
-    Each column is padded to T + U + 1 entries and read back with a period of T + U, which shifts column u by u.
-    """
+    Each column is padded to T + U + 1 entries and read back with a period of T + U, which shifts column u by u."""
     padding = g.expand(g.double(IMPOSSIBLE), columns, columns, count)
     padded = g.concat(g.transpose(edges, 1, 0, 2), padding, axis=1)
     flat = g.slice(g.reshape(padded, -1, count), g.integers(0), g.multiply(columns, diagonals), 0)

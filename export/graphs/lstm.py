@@ -18,11 +18,8 @@ LARGE = 1 << 20
 def lstm(
     g: GraphBuilder, x: Value, weights: Sequence[Value], size: int, state: tuple[Value, Value] | None = None
 ) -> tuple[Value, Value, Value]:
-    """One layer. T: steps; B: batch; D: input; H: size.
-
-    x: [T, B, D]; weights: W [4H, D], R [4H, H], B [4H] in gate order i, o, f, c; state: h, c, each [1, B, H].
-    Returns outputs [T, B, H], final h and c, each [1, B, H].
-    """
+    """One layer. T: steps; B: batch; D: input; H: size. x: [T, B, D]; weights: W [4H, D], R [4H, H], B [4H] in gate
+    order i, o, f, c; state: h, c, each [1, B, H]. Returns outputs [T, B, H], final h and c, each [1, B, H]."""
     w, r, b = weights
     # ONNX keeps input and recurrent biases apart; one merged bias and zeros are the same.
     bias = g.concat(g.unsqueeze(b, 0), g.constant([[0.0] * (4 * size)], "float32"), axis=1)
@@ -59,11 +56,9 @@ def stack(
 
 @dataclass(frozen=True)
 class Trace:
-    """A layer's forward pass with all that its backward pass needs. T: steps; B: batch; D: input; H: size.
-
-    x: [T, B, D] its input; y: [T, B, H] its output; opening: [T, B, 3H], gates i, o, f; candidate, cells and the cells'
-    tanh: [T, B, H].
-    """
+    """A layer's forward pass with all that its backward pass needs. T: steps; B: batch; D: input; H: size. x: [T, B, D]
+    its input; y: [T, B, H] its output; opening: [T, B, 3H], gates i, o, f; candidate, cells and the cells' tanh: [T, B,
+    H]."""
 
     x: Value
     y: Value
@@ -74,11 +69,9 @@ class Trace:
 
 
 def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) -> Trace:
-    """One layer from a zero state, of plain operators; x and weights: as in :func:`lstm`.
-
-    Where weights are inputs of the graph, the fused operator transposes and packs R anew for every step, and it keeps
-    neither gates nor cells. Here R is laid out once.
-    """
+    """One layer from a zero state, of plain operators; x and weights: as in :func:`lstm`. Where weights are inputs of
+    the graph, the fused operator transposes and packs R anew for every step, and it keeps neither gates nor cells. Here
+    R is laid out once."""
     w, r, b = weights
     batch, width = g.size(x, 1), g.size(x, 2)
     inputs = g.reshape(g.op("Gemm", g.reshape(x, -1, width), w, b, transB=1), -1, batch, 4 * size)
@@ -101,12 +94,9 @@ def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) 
 def matrix_gradients(
     g: GraphBuilder, name: str, dy: Value, x: Value, *, factors: bool = False, before: Mapping[str, Value] | None = None
 ) -> dict[str, Value]:
-    """d(loss) by the matrix ``name`` [out, in] of y = x name^T, under its name. R: rows; r: rank.
-
-    dy: [R, out]; x: [R, in]. before: gradients so far, to add to.
-    factors: by its factors, up [out, r] and down [r, in], under their names (Hu et al. 2021, LoRA): with up down added
-    to the matrix, d(up) = dy^T (x down^T) and d(down) = (dy up)^T x.
-    """
+    """d(loss) by the matrix ``name`` [out, in] of y = x name^T, under its name. R: rows; r: rank. dy: [R, out]; x: [R,
+    in]. before: gradients so far, to add to. factors: by its factors, up [out, r] and down [r, in], under their names
+    (Hu et al. 2021, LoRA): with up down added to the matrix, d(up) = dy^T (x down^T) and d(down) = (dy up)^T x."""
 
     def product(name: str, dy: Value, x: Value) -> Value:
         return g.op("Gemm", dy, x, *(() if before is None else (before[name],)), transA=1)
@@ -120,12 +110,10 @@ def matrix_gradients(
 def lstm_gradients(
     g: GraphBuilder, trace: Trace, dy: Value, layer: str, size: int, *, factors: bool
 ) -> tuple[dict[str, Value], Value]:
-    """Backpropagation through time of one layer. T: steps; B: batch; H: size.
-
-    dy: [T, B, H] the loss' gradient by the layer's output; layer: the name that its weights W, R, B begin with. What
-    does not depend on the step after is worked out for all steps at once; only the gradient's own recurrence walks
-    through time. Returns the gradients by the weights (factors: see :func:`matrix_gradients`), and by the input.
-    """
+    """Backpropagation through time of one layer. T: steps; B: batch; H: size. dy: [T, B, H] the loss' gradient by the
+    layer's output; layer: the name that its weights W, R, B begin with. What does not depend on the step after is
+    worked out for all steps at once; only the gradient's own recurrence walks through time. Returns the gradients by
+    the weights (factors: see :func:`matrix_gradients`), and by the input."""
     w, r, b = (f"{layer}.{part}" for part in "WRB")
     batch, width = g.size(trace.x, 1), g.size(trace.x, 2)
     zero = g.expand(g.single(0.0), batch, size)
@@ -173,11 +161,9 @@ def _tanh_slope(g: GraphBuilder, y: Value) -> Value:
 def recurrent_product(
     g: GraphBuilder, matrix: Value, shape: tuple[int, int], *, transposed: bool
 ) -> Callable[[GraphBuilder, Value, Value], Value]:
-    """x -> x M + y for bodies of scans, with M = ``matrix`` [K, N], or its transpose where it is [N, K].
-
-    shape: K, N. The product of one row walks down M a few columns at a time. In a large matrix every row of those is a
-    page of its own; blocks [N / 32, K, 32], each walked through from end to end, are read up to twice as fast.
-    """
+    """x -> x M + y for bodies of scans, with M = ``matrix`` [K, N], or its transpose where it is [N, K]. shape: K, N.
+    The product of one row walks down M a few columns at a time. In a large matrix every row of those is a page of its
+    own; blocks [N / 32, K, 32], each walked through from end to end, are read up to twice as fast."""
     inner, outer = shape
     if inner * outer < LARGE or outer % BLOCK:
         plain = g.transpose(matrix) if transposed else matrix

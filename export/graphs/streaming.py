@@ -23,10 +23,8 @@ def stacked_frames(g: GraphBuilder, features: Value, mean: Value, scale: Value) 
 
 
 def encoder(architecture: Architecture, *, int8: bool = False) -> bytes:
-    """features [1, F, M], h [L, 1, H], c [L, 1, H] -> encoded [1, T, J], h_next, c_next.
-
-    int8: of the layers; the projection for the joiner stays float32: it is 3 % of the time and a quarter of the error.
-    """
+    """features [1, F, M], h [L, 1, H], c [L, 1, H] -> encoded [1, T, J], h_next, c_next. int8: of the layers; the
+    projection for the joiner stays float32: it is 3 % of the time and a quarter of the error."""
     g = GraphBuilder(architecture)
     layers, size, joint = architecture.encoder_layers, architecture.encoder_size, architecture.joiner_size
     features = g.input("features", [1, "F", architecture.mel_bins])
@@ -121,8 +119,7 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
     Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0, where the predictor is
     frozen; biases and constants by their names, float32. The matrices are in an int8 buffer of their own
     (``device_sdk.bundle.quantized``, the names of :meth:`Frozen.parameters`). Outputs, float32: ``encoder_hidden`` [T,
-    1, H], the last frozen encoder layer's; ``predictor_hidden`` [U + 1, N, P], the predictor's.
-    """
+    1, H], the last frozen encoder layer's; ``predictor_hidden`` [U + 1, N, P], the predictor's."""
     g = GraphBuilder(architecture, frozen.parameters(architecture))
     for name, shape in (architecture.parameter_shapes() | architecture.constant_shapes()).items():
         if len(shape) == 1:

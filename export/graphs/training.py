@@ -28,16 +28,15 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
 
     F: frames; M: mel bins; T: stacked frames; N: hypotheses; U: longest hypothesis; r: rank.
 
-    Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0; lengths [N] int64;
-    weights [N], costs [N], cost_scale [] float32; every parameter and constant that is read, by its name, float32.
-    Outputs: negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every trainable parameter, float32.
+    Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0; lengths [N] int64; weights
+    [N], costs [N], cost_scale [] float32; every parameter and constant that is read, by its name, float32. Outputs:
+    negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every trainable parameter, float32.
 
     Frozen layers are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features,
     and ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). A streaming encoder is outside, too: its
     output [T, J], without the joiner's bias, is ``encoder_hidden``. The gradients of ``adapters`` are by factors beside
     the matrices [out, in], ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further inputs; the matrices that come in
-    hold the factors' products already.
-    """
+    hold the factors' products already."""
     shapes, wanted = architecture.parameter_shapes(), frozenset(trainable(architecture, subset))
     beneath, factors = frozen(architecture, subset), subset == "adapters"
     g = GraphBuilder(architecture)

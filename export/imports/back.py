@@ -18,10 +18,8 @@ FLOAT = TensorProto.FLOAT
 
 def write_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     """``encoder.onnx``, ``decoder.onnx``, ``joiner.onnx`` and ``tokens.txt``, which unmodified sherpa-onnx loads.
-
-    Inputs and outputs stand in the order that it wants, under the bundle's names. Returns the folder.
-    Raises :class:`BundleError` for a bundle that was not imported from a zipformer2.
-    """
+    Inputs and outputs stand in the order that it wants, under the bundle's names. Returns the folder. Raises
+    :class:`BundleError` for a bundle that was not imported from a zipformer2."""
     sizes, about = bundle.architecture, bundle.manifest.training
     if not isinstance(sizes, StreamingArchitecture) or about.get("imported") != "zipformer2":
         raise BundleError(f"{bundle.path}: was not imported from a zipformer2, so it cannot be written as one")

@@ -1,8 +1,7 @@
 """A streaming encoder as bundles hold it: one utterance, features in, the joiner's term out, states by name, weights in
 the packed buffer.
 
-T: feature frames of a window; M: mel bins; S: encoder frames of a window; J: joiner size.
-"""
+T: feature frames of a window; M: mel bins; S: encoder frames of a window; J: joiner size."""
 
 from __future__ import annotations
 
@@ -71,10 +70,8 @@ def family_of(graph: Graph) -> str:
 
 def adapt(graph: Graph, projection: Linear | None, bias: Float) -> Encoder:
     """projection: the joiner's of the encoder's output, where it has one; it becomes part of the encoder. bias: [J] of
-    the prediction network's projection, which the encoder's takes over.
-
-    Raises :class:`BundleError` for another layout than the family's, and for what does not run.
-    """
+    the prediction network's projection, which the encoder's takes over. Raises :class:`BundleError` for another layout
+    than the family's, and for what does not run."""
     family = family_of(graph)
     made = onnx.ModelProto()
     made.CopyFrom(graph.model)
@@ -237,10 +234,8 @@ class _Editor:
 def encode_once(
     model: onnx.ModelProto, graph: Graph, states: tuple[EncoderState, ...], window: int, bins: int
 ) -> tuple[int, int]:
-    """Two windows of near silence. Returns (encoder frames of a window, joiner size).
-
-    Raises :class:`BundleError` where the graph fails, gives other shapes or states, or values that are no numbers.
-    """
+    """Two windows of near silence. Returns (encoder frames of a window, joiner size). Raises :class:`BundleError` where
+    the graph fails, gives other shapes or states, or values that are no numbers."""
     session = open_session(model.SerializeToString(), str(graph.path))
     feeds: dict[str, NDArray[np.generic]] = {state.name: np.zeros(state.shape, state.kind) for state in states}
     for level in (-10.0, -8.0):
@@ -261,10 +256,8 @@ def encode_once(
 
 
 def packed_graph(encoder: Encoder, architecture: StreamingArchitecture, *, int8: bool = False) -> bytes:
-    """The graph with its weights in the packed buffer; the same input gives the same bytes.
-
-    int8: products with matrices are of bytes, inputs quantized as they come, weights in the int8 buffer.
-    """
+    """The graph with its weights in the packed buffer; the same input gives the same bytes. int8: products with
+    matrices are of bytes, inputs quantized as they come, weights in the int8 buffer."""
     model, slots, names = onnx.ModelProto(), layout(architecture), encoder.names()
     model.CopyFrom(encoder.graph)
     if int8:

@@ -72,11 +72,9 @@ class SherpaFolder:
 
 
 def open_folder(path: str | Path) -> SherpaFolder:
-    """Read and check a folder: ``encoder*.onnx``, ``decoder*.onnx``, ``joiner*.onnx``, ``tokens.txt``.
-
-    Where a part comes in float32 and int8 (``*.int8.onnx``), the float32 one is read.
-    Raises :class:`BundleError` that names the file, what was found and what was expected.
-    """
+    """Read and check a folder: ``encoder*.onnx``, ``decoder*.onnx``, ``joiner*.onnx``, ``tokens.txt``. Where a part
+    comes in float32 and int8 (``*.int8.onnx``), the float32 one is read. Raises :class:`BundleError` that names the
+    file, what was found and what was expected."""
     folder = Path(path)
     if not folder.is_dir():
         raise BundleError(f"{folder}: no such folder; expected one that sherpa-onnx loads")

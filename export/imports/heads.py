@@ -1,8 +1,7 @@
 """The prediction network and the joiner of an imported transducer as weights of known networks, which gradients exist
 for; what they compute is compared with the graphs they were read from.
 
-B: rows; V: pieces; J: joiner size; E: embedding; P: size of an LSTM.
-"""
+B: rows; V: pieces; J: joiner size; E: embedding; P: size of an LSTM."""
 
 from __future__ import annotations
 

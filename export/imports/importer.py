@@ -47,10 +47,8 @@ class Imported:
 
 def import_sherpa(path: str | Path) -> Imported:
     """Read, check and try a folder. Raises :class:`BundleError` that names the file, what was found, what was expected.
-
     Prediction network and joiner become weights of known networks (Ghodsi et al. 2020; Graves 2012), which gradients
-    exist for; what these compute is compared with the folder's graphs. The encoder's graph stays as it is.
-    """
+    exist for; what these compute is compared with the folder's graphs. The encoder's graph stays as it is."""
     try:
         return _imported(open_folder(path))
     except IdiolectError:

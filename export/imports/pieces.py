@@ -31,11 +31,9 @@ def blank_of(tokens: Sequence[str], source: str) -> int:
 
 
 def piece_model(tokens: Sequence[str], source: str) -> bytes:
-    """A SentencePiece model of these pieces, blank first: text is cut into the fewest of them.
-
-    Where the pieces have no boundary of words (``▁``), as those of Chinese, none is added. Bytes (``<0xE4>``) spell
-    what no piece does; other pieces in brackets mean no text. Raises :class:`BundleError` for pieces that come twice.
-    """
+    """A SentencePiece model of these pieces, blank first: text is cut into the fewest of them. Where the pieces have no
+    boundary of words (``▁``), as those of Chinese, none is added. Bytes (``<0xE4>``) spell what no piece does; other
+    pieces in brackets mean no text. Raises :class:`BundleError` for pieces that come twice."""
     twice = [token for token, count in Counter(tokens).items() if count > 1][:4]
     if twice:
         raise BundleError(f"{source}: pieces {twice} come twice; expected each once")

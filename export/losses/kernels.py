@@ -3,8 +3,7 @@
 The score reads a row of logits once; the gradient reads it twice and writes it once, in the dtype of the matrix
 products. They run on CUDA, and on the CPU under ``TRITON_INTERPRET=1``, slowly, to be checked.
 
-C: cells; J: joiner size; V: pieces.
-"""
+C: cells; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 B: batch; T: frames; U: tokens; J: joiner size; V: pieces. A *cell* is one (utterance, frame, position); nothing is
 computed for padding. Logits exist for some thousand cells at a time, and are computed again for the gradient, where
-cells which no path visits with a probability above ``pruning`` are left out. On CUDA, with Triton, what is not a
-matrix product is done by the kernels of :mod:`export.losses.kernels`.
-"""
+cells which no path visits with a probability above ``pruning`` are left out. On CUDA, with Triton, what is not a matrix
+product is done by the kernels of :mod:`export.losses.kernels`."""
 
 from __future__ import annotations
 
@@ -37,12 +36,10 @@ def rnnt_loss(
 ) -> Tensor:
     """Negative log-likelihoods [B] (nats, float64) of ``tokens`` under a tanh joint.
 
-    encoded: [B, T, J]; predicted: [B, U + 1, J]; weight: [V, J]; bias: [V]; tokens: [B, U] int64, padded with
-    anything in 0..V-1; frames: [B] int64 in 1..T; lengths: [B] int64 in 0..U. Blank is 0.
-    dtype: of the joint's matrix products (default: that of ``encoded``); the lattice is float64 always.
-    pruning: occupancy at or below which a cell's gradient is taken as zero.
-    Raises ValueError for shapes that do not fit.
-    """
+    encoded: [B, T, J]; predicted: [B, U + 1, J]; weight: [V, J]; bias: [V]; tokens: [B, U] int64, padded with anything
+    in 0..V-1; frames: [B] int64 in 1..T; lengths: [B] int64 in 0..U. Blank is 0. dtype: of the joint's matrix products
+    (default: that of ``encoded``); the lattice is float64 always. pruning: occupancy at or below which a cell's
+    gradient is taken as zero. Raises ValueError for shapes that do not fit."""
     _check(encoded.shape[1], predicted.shape[1], tokens, frames, lengths)
     given = (encoded, predicted, weight, bias, tokens, frames, lengths, dtype or encoded.dtype, pruning)
     loss: Tensor = _Transduction.apply(*given)  # type: ignore[no-untyped-call]
@@ -51,9 +48,7 @@ def rnnt_loss(
 
 def rnnt_loss_of_logits(logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
     """:func:`rnnt_loss` of given logits [B, T, U + 1, V], finite, not normalized, for joints that are not additive.
-
-    Besides the logits one tensor of their size is held, which becomes their gradient, so that can be taken once.
-    """
+    Besides the logits one tensor of their size is held, which becomes their gradient, so that can be taken once."""
     _check(logits.shape[1], logits.shape[2], tokens, frames, lengths)
     loss: Tensor = _OfLogits.apply(logits, tokens, frames, lengths)  # type: ignore[no-untyped-call]
     return loss
@@ -188,10 +183,9 @@ def lattice(blank: Tensor, emit: Tensor, frames: Tensor, lengths: Tensor) -> tup
     before frame t, alpha_t - c_t is the running log-sum of (what enters the row at t) - c_t.
 
     blank, emit: [B, T, U + 1] float64 log-probabilities of leaving each cell by blank, by its label; outside an
-    utterance they may hold anything. frames, lengths: [B] int64.
-    Returns negative log-likelihoods [B] and the probabilities [B, T, U + 1] that a path leaves a cell by blank, by
-    label: minus the gradients of the loss to ``blank`` and ``emit``.
-    """
+    utterance they may hold anything. frames, lengths: [B] int64. Returns negative log-likelihoods [B] and the
+    probabilities [B, T, U + 1] that a path leaves a cell by blank, by label: minus the gradients of the loss to
+    ``blank`` and ``emit``."""
     size, width, positions = blank.shape
     row = torch.arange(positions, device=blank.device)[:, None, None]
     inside = (torch.arange(width, device=blank.device) < frames[:, None]) & (row <= lengths[:, None])

@@ -1,7 +1,6 @@
 """What a transducer's loss does with one row of logits, C rows at a time: in torch, for any device.
 
-C: cells; J: joiner size; V: pieces. :mod:`export.losses.kernels` has the same three functions for CUDA.
-"""
+C: cells; J: joiner size; V: pieces. :mod:`export.losses.kernels` has the same three functions for CUDA."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Contrastive predictive coding: an encoder that learns from speech without text (Ramesh et al. 2023, appendix A.1).
 
-B: utterances; F: feature frames (10 ms); M: bins; S: frames stacked; T: stacked frames, F // S; D: size of a latent;
-H: size of the context; K: future steps predicted; N: candidates, the true latent and N - 1 negatives.
-"""
+B: utterances; F: feature frames (10 ms); M: bins; S: frames stacked; T: stacked frames, F // S; D: size of a latent; H:
+size of the context; K: future steps predicted; N: candidates, the true latent and N - 1 negatives."""
 
 from __future__ import annotations
 
@@ -24,11 +23,9 @@ from export.networks.rnnt import RNNT, encoder_lstm, stacked
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """Sizes of the encoder that pre-training and recognition share: feed-forward layers, then an LSTM.
-
-    bins: M; stack: S. Without feature layers the LSTM reads the stacked frames themselves, as the encoder of
-    ``export.networks.rnnt.RNNT`` does.
-    """
+    """Sizes of the encoder that pre-training and recognition share: feed-forward layers, then an LSTM. bins: M; stack:
+    S. Without feature layers the LSTM reads the stacked frames themselves, as the encoder of
+    ``export.networks.rnnt.RNNT`` does."""
 
     bins: int = 256
     stack: int = 3
@@ -57,10 +54,8 @@ CPCS: dict[str, ContextShape] = {
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """What is predicted, and against what. steps: K; candidates: N; temperature: kappa.
-
-    Ramesh et al. 2023 does not print these three; the steps are those of van den Oord et al. (2018).
-    """
+    """What is predicted, and against what. steps: K; candidates: N; temperature: kappa. Ramesh et al. 2023 does not
+    print these three; the steps are those of van den Oord et al. (2018)."""
 
     steps: int = 12
     candidates: int = 32
@@ -80,9 +75,7 @@ def feature_layers(shape: ContextShape) -> nn.Sequential:
 
 class CPC(nn.Module):
     """Feature encoder z = f_enc(x), context encoder c = f_ar(z), and one linear prediction of z for each step ahead.
-
-    Only ``features`` and ``encoder`` (with ``mean`` and ``scale``) go on to recognition.
-    """
+    Only ``features`` and ``encoder`` (with ``mean`` and ``scale``) go on to recognition."""
 
     mean: Tensor
     scale: Tensor
@@ -142,11 +135,9 @@ class CPC(nn.Module):
 
 
 class ContextRNNT(RNNT):
-    """Feed-forward feature encoder and LSTM, as in :class:`export.networks.cpc.CPC`, and the rest of an RNN-T.
-
-    The paper's: 3 x 512 and 6 x 1024, a prediction network of 2 x 1024, 2,500 pieces; its joint is one dense layer.
-    Weights go under the names of ``state_dict``, not those of an ``Architecture``, which has no feature encoder.
-    """
+    """Feed-forward feature encoder and LSTM, as in :class:`export.networks.cpc.CPC`, and the rest of an RNN-T. The
+    paper's: 3 x 512 and 6 x 1024, a prediction network of 2 x 1024, 2,500 pieces; its joint is one dense layer. Weights
+    go under the names of ``state_dict``, not those of an ``Architecture``, which has no feature encoder."""
 
     def __init__(
         self,
@@ -180,11 +171,9 @@ class ContextRNNT(RNNT):
 
 @torch.no_grad()
 def begin_encoder(network: RNNT, pretrained: CPC) -> None:
-    """Give a recognizer the encoder that pre-training made: its normalization, feature layers and LSTM.
-
-    A plain RNNT takes one that was pre-trained without feature layers, on the same bins and stacking.
-    Raises ConfigurationError where the encoders differ.
-    """
+    """Give a recognizer the encoder that pre-training made: its normalization, feature layers and LSTM. A plain RNNT
+    takes one that was pre-trained without feature layers, on the same bins and stacking. Raises ConfigurationError
+    where the encoders differ."""
     a = network.architecture
     plain = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
     expected, found = (  # without feature layers their size does not matter

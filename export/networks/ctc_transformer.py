@@ -1,8 +1,7 @@
 """A Transformer encoder trained with CTC over characters (Pelikan et al. 2023, section 4 and appendix B), in torch.
 
-B: utterances; F: feature frames (10 ms); M: mel bins; T: frames after striding (30 ms), ceil(F / 3); D: size;
-V: characters with blank 0.
-"""
+B: utterances; F: feature frames (10 ms); M: mel bins; T: frames after striding (30 ms), ceil(F / 3); D: size; V:
+characters with blank 0."""
 
 from __future__ import annotations
 
@@ -62,12 +61,9 @@ ALPHABETS = {
 
 @dataclass(frozen=True, slots=True)
 class CTCTransformerShape:
-    """Sizes of the network.
-
-    tokens: V. size: D; feed_forward: of the inner layer; kernel, stride: of the first convolution, in feature frames.
-    norm: ``pre`` normalizes the input of each sublayer, ``post`` the sum after it. dropout and layer_drop (the share of
-    layers left out of a step, Fan et al. 2020) act in training only.
-    """
+    """Sizes of the network. tokens: V. size: D; feed_forward: of the inner layer; kernel, stride: of the first
+    convolution, in feature frames. norm: ``pre`` normalizes the input of each sublayer, ``post`` the sum after it.
+    dropout and layer_drop (the share of layers left out of a step, Fan et al. 2020) act in training only."""
 
     tokens: int = ALPHABETS["en"].size
     mel_bins: int = 80
@@ -124,11 +120,9 @@ class _Layer(Block):
 
 
 class CTCTransformer(nn.Module):
-    """A strided convolution with gated linear units, CAPE positions, Transformer layers, one linear layer.
-
-    Features are normalized to mean 0 and variance 1 for each utterance and mel bin. Residual branches of ``pre`` begin
-    smaller the more layers there are.
-    """
+    """A strided convolution with gated linear units, CAPE positions, Transformer layers, one linear layer. Features are
+    normalized to mean 0 and variance 1 for each utterance and mel bin. Residual branches of ``pre`` begin smaller the
+    more layers there are."""
 
     def __init__(self, shape: CTCTransformerShape) -> None:
         super().__init__()
@@ -147,9 +141,7 @@ class CTCTransformer(nn.Module):
 
     def forward(self, features: Tensor, frames: Tensor) -> Tensor:
         """features: [B, F, M] raw log-mel, padded with anything; frames: [B] int64 in 1..F. -> log p [B, T, V], nats.
-
-        What stands in the padding changes nothing in the frames before it.
-        """
+        What stands in the padding changes nothing in the frames before it."""
         values = normalized(features, frames)
         values = functional.glu(self.convolution(values.transpose(1, 2)), dim=1).transpose(1, 2)
         count = values.shape[1]
@@ -165,10 +157,8 @@ class CTCTransformer(nn.Module):
         return scores.float().log_softmax(-1)
 
     def losses(self, features: Tensor, frames: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Negative log-likelihood of each utterance [B], nats; 0 where no path exists.
-
-        tokens: [B, U] int64, padded with anything; lengths: [B] int64.
-        """
+        """Negative log-likelihood of each utterance [B], nats; 0 where no path exists. tokens: [B, U] int64, padded
+        with anything; lengths: [B] int64."""
         log_probs = self(features, frames).transpose(0, 1)
         return functional.ctc_loss(log_probs, tokens, self.strided(frames), lengths, BLANK, "none", zero_infinity=True)
 
@@ -192,12 +182,9 @@ def sinusoids(positions: Tensor, size: int) -> Tensor:
 
 
 class PositionNoise(nn.Module):
-    """Positions of frames, in seconds from the middle of the utterance.
-
-    In training all of an utterance are shifted by up to a minute, each frame by up to half a step more
-    (order is kept), and distances are scaled by up to a tenth, so that the network learns relative positions and
-    takes utterances longer than it has seen.
-    """
+    """Positions of frames, in seconds from the middle of the utterance. In training all of an utterance are shifted by
+    up to a minute, each frame by up to half a step more (order is kept), and distances are scaled by up to a tenth, so
+    that the network learns relative positions and takes utterances longer than it has seen."""
 
     def __init__(self, step: float) -> None:
         super().__init__()

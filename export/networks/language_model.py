@@ -41,10 +41,8 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Causal Transformer with learned positions and one matrix for input embeddings and output (tied).
-
-    B: sentences; L: words of the longest, at most ``shape.positions``; n: words on the list.
-    """
+    """Causal Transformer with learned positions and one matrix for input embeddings and output (tied). B: sentences; L:
+    words of the longest, at most ``shape.positions``; n: words on the list."""
 
     def __init__(self, shape: LanguageModelShape) -> None:
         super().__init__()

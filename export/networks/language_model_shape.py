@@ -10,11 +10,9 @@ from device_sdk.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelShape:
-    """Sizes of the model. The paper's: size 256, feed_forward 1024, blocks 3, heads 4, dropout 0.1.
-
-    words: n, the word list's length; the vocabulary is n + 1, with the sentence boundary last. size: D of an embedding.
-    positions: words of context at most. dropout: in training only.
-    """
+    """Sizes of the model. The paper's: size 256, feed_forward 1024, blocks 3, heads 4, dropout 0.1. words: n, the word
+    list's length; the vocabulary is n + 1, with the sentence boundary last. size: D of an embedding. positions: words
+    of context at most. dropout: in training only."""
 
     words: int
     size: int = 96

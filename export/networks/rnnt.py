@@ -1,8 +1,7 @@
 """The RNN-T in torch, next to the layout its parameters have everywhere else.
 
-B: batch; F: feature frames (10 ms); T: stacked frames (30 ms); U: tokens; M: mel bins; K: frames stacked;
-H: encoder size; P: predictor size; J: joiner size; V: pieces.
-"""
+B: batch; F: feature frames (10 ms); T: stacked frames (30 ms); U: tokens; M: mel bins; K: frames stacked; H: encoder
+size; P: predictor size; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 
@@ -25,9 +24,7 @@ _TO_TORCH = (0, 2, 3, 1)
 
 class RNNT(nn.Module):
     """LSTM encoder over stacked log-mel, LSTM prediction network, additive tanh joint (Rao et al. 2023, section 3).
-
-    ``dropout`` acts between encoder layers, on the encoder's output and on the embedding, in training only.
-    """
+    ``dropout`` acts between encoder layers, on the encoder's output and on the embedding, in training only."""
 
     mean: Tensor
     scale: Tensor
@@ -94,9 +91,7 @@ class RNNT(nn.Module):
 
     def to_gradients(self) -> dict[str, Array]:
         """What the last backward pass left, by public parameter name, float32, LSTMs in ONNX layout; 0 where nothing.
-
-        Both of torch's biases have the same gradient, which is that of the merged one.
-        """
+        Both of torch's biases have the same gradient, which is that of the merged one."""
         named = {}
         for name in self.architecture.parameter_shapes():
             value = self.parameters_of(name)[0]
@@ -106,10 +101,8 @@ class RNNT(nn.Module):
 
     @torch.no_grad()
     def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> RNNT:
-        """Take parameters and constants by their public names, in this network's dtype. Returns self.
-
-        Raises BundleError for a name that is missing or a shape that is not the architecture's.
-        """
+        """Take parameters and constants by their public names, in this network's dtype. Returns self. Raises
+        BundleError for a name that is missing or a shape that is not the architecture's."""
         a = self.architecture
         for name, shape in (a.constant_shapes() | a.parameter_shapes()).items():
             if name not in parameters:

@@ -1,8 +1,7 @@
 """A transducer of a Zipformer and a prediction network without state: the embeddings of the last two tokens, a grouped
 convolution over them, a rectifier (Ghodsi et al. 2020).
 
-N: batch; F: feature frames (10 ms); T: encoder frames (40 ms); M: mel bins; U: tokens; J: joiner size; V: pieces.
-"""
+N: batch; F: feature frames (10 ms); T: encoder frames (40 ms); M: mel bins; U: tokens; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 

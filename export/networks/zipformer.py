@@ -6,8 +6,7 @@ D: channels of a stack; h: heads; C: frames of a chunk and L: frames of left con
 
 One code path serves both ways of hearing. Training hears a whole utterance, whose attention is masked and whose
 convolutions are cut at chunks; a device hears one chunk after the other, with what was cached in place of what came
-before. Both give the same outputs.
-"""
+before. Both give the same outputs."""
 
 from __future__ import annotations
 

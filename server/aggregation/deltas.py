@@ -64,11 +64,9 @@ def init(shapes: Mapping[str, tuple[int, ...]], dtype: type[np.float32 | np.int6
 
 
 def add(state: DeltaSum, delta: Weights, weight: float) -> DeltaSum:
-    """``state`` with one more delta of the given weight.
-
-    ``state`` is consumed: its arrays become the result's, so that one model size of memory is enough. The delta is kept
-    until it is folded and must not change. The caller has validated it
-    (:func:`server.aggregation.validation.validate_delta`)."""
+    """``state`` with one more delta of the given weight. ``state`` is consumed: its arrays become the result's, so that
+    one model size of memory is enough. The delta is kept until it is folded and must not change. The caller has
+    validated it (:func:`server.aggregation.validation.validate_delta`)."""
     waiting = (*state.waiting, (delta, weight))
     state = DeltaSum(state.sum, state.weight + weight, state.reports + 1, waiting)
     return fold(state) if len(waiting) == UPDATES else state
@@ -92,7 +90,6 @@ def fold(state: DeltaSum) -> DeltaSum:
 
 def merge(left: DeltaSum, right: DeltaSum) -> DeltaSum:
     """The sum of two partial sums over the same parameters, whose order is the order of rounding, where they round.
-
     Both are consumed: what waits is folded, and the arrays of ``left``, which must be writable, become the result's, so
     that two model sizes of memory are enough."""
     left, right = fold(left), fold(right)
@@ -102,10 +99,9 @@ def merge(left: DeltaSum, right: DeltaSum) -> DeltaSum:
 
 
 def finish(state: DeltaSum, denominator: float | None = None) -> dict[str, NDArray[np.float32]]:
-    """Mean delta: the sum over its total weight, or over a fixed denominator. ``state`` is consumed by folding.
-
-    Under differential privacy the denominator must not depend on who reported, so it is given. An empty sum has a mean
-    of zero."""
+    """Mean delta: the sum over its total weight, or over a fixed denominator. ``state`` is consumed by folding. Under
+    differential privacy the denominator must not depend on who reported, so it is given. An empty sum has a mean of
+    zero."""
     state = fold(state)
     divisor = state.weight if denominator is None else denominator
     factor = np.float32(1.0 / divisor if divisor else 0.0)
@@ -114,7 +110,6 @@ def finish(state: DeltaSum, denominator: float | None = None) -> dict[str, NDArr
 
 def weighted_sum(total: Float, values: Sequence[Float], weights: Sequence[float]) -> None:
     """``total += sum_i weights_i * values_i`` in place, pairwise, block by block, without temporaries of their size.
-
     total: C-contiguous float32 of any shape; values: arrays of that shape."""
     flat = total.reshape(-1)
     sources = [np.ascontiguousarray(each, np.float32).reshape(-1) for each in values]
@@ -218,11 +213,9 @@ def noised_sum(
     total: Steps, clip_norm: float, noise_multiplier: float, source: RandomBytes
 ) -> dict[str, NDArray[np.float32]]:
     """The sum, in steps of :func:`noise_grid`, with independent noise of deviation z C on every value (at most one part
-    in a million more), in the unit of the bound, rounded once. About 30 microseconds a value.
-
-    source: secret bytes, the stream of a release's key; the same bytes make the same noise. Arrays are taken in the
-    order of their names. Raises PrivacyError for a bound or a multiplier as :func:`noise_grid` does, and for a sum of
-    2^62 steps or more."""
+    in a million more), in the unit of the bound, rounded once. About 30 microseconds a value. source: secret bytes, the
+    stream of a release's key; the same bytes make the same noise. Arrays are taken in the order of their names. Raises
+    PrivacyError for a bound or a multiplier as :func:`noise_grid` does, and for a sum of 2^62 steps or more."""
     grid = noise_grid(clip_norm, noise_multiplier)
     noised: dict[str, NDArray[np.float32]] = {}
     for name in sorted(total):

@@ -31,11 +31,10 @@ def sum_counts(reports: Iterable[Mapping[int, int]], words: int) -> Counts:
 def surviving_counts(
     released: Counts, variance: float, mechanism: str, suppression: float = 3.0
 ) -> NDArray[np.float64]:
-    """Counts in words after clamping at zero and dropping what lies within the noise.
-
-    released: int64 [words], cumulative noised counts in fixed-point units. variance: of one word's cumulative noise,
-    in squared words. mechanism: that the noise is of. suppression: counts below so many of its standard deviations are
-    dropped, and below as many as noise alone may reach; 0 keeps every positive count. Returns float64 [words]."""
+    """Counts in words after clamping at zero and dropping what lies within the noise. released: int64 [words],
+    cumulative noised counts in fixed-point units. variance: of one word's cumulative noise, in squared words.
+    mechanism: that the noise is of. suppression: counts below so many of its standard deviations are dropped, and below
+    as many as noise alone may reach; 0 keeps every positive count. Returns float64 [words]."""
     counts = np.maximum(released, 0).astype(np.float64) / FIXED_POINT
     deviations = max(suppression, _noise_reach(len(released), mechanism)) if suppression else 0.0
     counts[counts < deviations * np.sqrt(variance)] = 0.0
@@ -43,10 +42,9 @@ def surviving_counts(
 
 
 def _noise_reach(words: int, mechanism: str) -> float:
-    """How many standard deviations noise alone may reach: fewer than one word of the list is expected beyond it.
-
-    With a list of thousands of words three deviations are passed by some of them every time, by discrete Laplace noise
-    by one in 140: P(X > k sigma) = exp(-sqrt(2) k) / 2. Noise of several rounds has a lighter tail than that."""
+    """How many standard deviations noise alone may reach: fewer than one word of the list is expected beyond it. With a
+    list of thousands of words three deviations are passed by some of them every time, by discrete Laplace noise by one
+    in 140: P(X > k sigma) = exp(-sqrt(2) k) / 2. Noise of several rounds has a lighter tail than that."""
     if words < 3:
         return 0.0
     if mechanism == "discrete_gaussian":
@@ -57,7 +55,6 @@ def _noise_reach(words: int, mechanism: str) -> float:
 def nearest_counts(released: Counts) -> NDArray[np.float64]:
     """The counts nearest to ``released`` that are not negative and add up to the same: equation 8 of Liu & Peng 2020,
     which leaves negative entries open, and the distribution nearest to it. All zero where noise outweighs every count.
-
     released: int64 [words], noised counts in fixed-point units. Returns float64 [words], in words."""
     total = float(released.sum())
     if total <= 0:
@@ -66,10 +63,9 @@ def nearest_counts(released: Counts) -> NDArray[np.float64]:
 
 
 def nearest_distribution(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The distribution nearest to ``values`` [words], which sum to about 1, in the Euclidean norm.
-
-    One threshold is subtracted from every entry before it is clamped, so the positive half of the noise does not add up
-    to mass on words that nobody said."""
+    """The distribution nearest to ``values`` [words], which sum to about 1, in the Euclidean norm. One threshold is
+    subtracted from every entry before it is clamped, so the positive half of the noise does not add up to mass on words
+    that nobody said."""
     descending = np.sort(values)[::-1]
     excess = np.cumsum(descending) - 1.0
     last = np.flatnonzero(descending * np.arange(1, values.size + 1) > excess)[-1]
@@ -77,9 +73,8 @@ def nearest_distribution(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def smoothed(counts: NDArray[np.float64], background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
-    """The global distribution, positive everywhere: q(w) = (c(w) + s u(w)) / (sum c + s), float64 [words].
-
-    Equation 6 on the surviving counts c, mixed with the background u, whose share shrinks as evidence grows. smoothing:
-    s > 0, in words."""
+    """The global distribution, positive everywhere: q(w) = (c(w) + s u(w)) / (sum c + s), float64 [words]. Equation 6
+    on the surviving counts c, mixed with the background u, whose share shrinks as evidence grows. smoothing: s > 0, in
+    words."""
     mixed = counts + smoothing * background
     return np.asarray(mixed / mixed.sum(), dtype=np.float64)

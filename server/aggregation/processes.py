@@ -31,9 +31,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 class Processes:
     """Owns up to ``count`` processes, started with the first round that has something for them. Not for several threads
-    at once.
-
-    Where one dies, all are started anew for the next round that is folded, which may be this one again."""
+    at once. Where one dies, all are started anew for the next round that is folded, which may be this one again."""
 
     def __init__(self, place: Path | str, count: int) -> None:
         """place: of the blobs. ConfigurationError: no positive count."""

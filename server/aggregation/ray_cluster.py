@@ -19,7 +19,6 @@ Item = TypeVar("Item")
 
 class RayCluster:
     """Owns a connection to Ray, made with the first work that it is given. Its machines have this server installed.
-
     Results come back through Ray's object store, where they are read in place. Ray repeats what a lost machine was
     working on."""
 

@@ -68,7 +68,6 @@ def _blocks(path: Path, digests: Sequence[bytes], columns: int) -> Iterator[tupl
 
 def cosine_weights(products: NDArray[np.float64], dropped: int) -> NDArray[np.float64]:
     """What each of K deltas counts in the mean of those that agree [K], its scale down to the median norm included.
-
     products: of deltas with deltas [K, K]. dropped: devices, at most. While the cosines of some device with all others
     that are left sum to less than zero, the one with the lowest sum is dropped, of equal ones the first."""
     norms = np.sqrt(np.diag(products))

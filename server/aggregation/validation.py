@@ -27,10 +27,9 @@ their median by t with a chance of at most 2 exp(-t^2 / 4 r^2), here one in 3 * 
 
 
 def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> None:
-    """Check one marginal report, over a public list of so many words. Raises ProtocolError.
-
-    Under ``local`` trust the counts carry the device's own noise, so any word may appear with either sign. A share of
-    ``distributed`` noise hides nothing by itself, so a report that shows its counts is refused."""
+    """Check one marginal report, over a public list of so many words. Raises ProtocolError. Under ``local`` trust the
+    counts carry the device's own noise, so any word may appear with either sign. A share of ``distributed`` noise hides
+    nothing by itself, so a report that shows its counts is refused."""
     if plan.trust == "distributed":
         raise ProtocolError("counts: found counts in the clear; this round takes them under secure aggregation only")
     largest = LOCAL_LIMIT if plan.mode == "paper" else weight_units(plan)
@@ -112,7 +111,6 @@ def delta_norm(delta: Mapping[str, NDArray[np.float32]]) -> float:
 
 def norm_bound(plan: DeltaPlan, values: int, group: int = 1, clip_norm: float | None = None) -> float:
     """Largest norm an honest delta can have: the clip bound, plus the norm of its own noise, as rounding may leave it.
-
     values: how many there are; group: the most that share an int8 scale; clip_norm: of a layer, else the plan's.
     Rounding adds at most scale^2 / 4 to the expected square of a value, and a group's scale is its largest value over
     127: the bound is reached where one value of a group is all that the group has."""

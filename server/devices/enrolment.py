@@ -23,11 +23,9 @@ def enrol(
     connection: Connection, public_key: bytes, now: float, token: str | None = None, uses: int | None = None
 ) -> str:
     """Register a key. Returns the device id, a digest of the key: enrolling again after a lost answer changes nothing,
-    and uses up nothing of the token.
-
-    token: the one that was shown, None for the server's own. uses: how many devices that one lets in. Raises Refusal:
-    401 ``bad_token``; 403 ``device_revoked`` for a key that was revoked, ``token_revoked``, ``token_expired``,
-    ``token_used_up``."""
+    and uses up nothing of the token. token: the one that was shown, None for the server's own. uses: how many devices
+    that one lets in. Raises Refusal: 401 ``bad_token``; 403 ``device_revoked`` for a key that was revoked,
+    ``token_revoked``, ``token_expired``, ``token_used_up``."""
     shown = None if token is None else find_enrolment_token(connection, token)
     device_id = sha256(public_key).hexdigest()[:32]
     row = find_device(connection, device_id)
@@ -90,9 +88,8 @@ def same_secret(found: str, expected: str) -> bool:
 def add_enrolment_token(
     connection: Connection, name: str, by: str, now: float, *, uses: int | None, expires_at: float | None
 ) -> str:
-    """A new token. Returns it; it is shown once and kept as its SHA-256. Raises Refusal: 409 ``name_taken``.
-
-    uses: how many devices it lets in, None for any number. expires_at: seconds since the epoch, None for no end."""
+    """A new token. Returns it; it is shown once and kept as its SHA-256. Raises Refusal: 409 ``name_taken``. uses: how
+    many devices it lets in, None for any number. expires_at: seconds since the epoch, None for no end."""
     if connection.execute(select(enrolment_tokens).where(enrolment_tokens.c.name == name)).first() is not None:
         raise Refusal(409, "name_taken", f"name: {name!r} is or was an enrolment token; choose another", "name")
     token = draw_token()

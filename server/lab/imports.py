@@ -1,7 +1,6 @@
 """A bundle from a transducer that another project trained: its graphs, and word list, background and n-gram from text.
 
-The work is done by a process of its own: a graph that brings onnxruntime down ends that process, not the caller.
-"""
+The work is done by a process of its own: a graph that brings onnxruntime down ends that process, not the caller."""
 
 from __future__ import annotations
 

@@ -101,9 +101,8 @@ def clopper_pearson(hits: int, runs: int, risk: float) -> tuple[float, float]:
 
 
 def _epsilon(likelier: float, rarer: float, delta: float) -> float:
-    """The least epsilon that allows an event of chance ``likelier`` with, and ``rarer`` without.
-
-    With a delta the noise is Gaussian: two chances give its ratio of shift to deviation, which gives epsilon."""
+    """The least epsilon that allows an event of chance ``likelier`` with, and ``rarer`` without. With a delta the noise
+    is Gaussian: two chances give its ratio of shift to deviation, which gives epsilon."""
     if likelier <= rarer:
         return 0.0
     if delta == 0:

@@ -85,10 +85,9 @@ def compose(total: Spent, delta: float) -> tuple[float, float]:
 
 
 def unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``work`` returns, for work that composes while others wait for it: for a transaction that writes, say.
-
-    What is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun
-    anew once it is known. So it must be one transaction, or several that go on where the last one ended."""
+    """What ``work`` returns, for work that composes while others wait for it: for a transaction that writes, say. What
+    is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun anew
+    once it is known. So it must be one transaction, or several that go on where the last one ended."""
     for _ in range(ATTEMPTS):
         before = _HURRIED.set(True)
         try:
@@ -275,12 +274,10 @@ Array = NDArray[np.float64]
 
 
 def _subsampled(whole: Any, q: float, reach: float, interval: float, replaced: bool) -> Any:
-    """The privacy loss distribution (dp-accounting's) of a mechanism under Poisson sampling.
-
-    whole: the mechanism's own, the same in both directions, as additive symmetric noise has it. q: in (0, 1). reach: a
-    loss, nats, beyond which its mass is as good as none. interval: width of the bins, which are joined by straight
-    lines: the result is never below the truth. replaced: for reports that are exchanged, ``whole`` being of that pair.
-    """
+    """The privacy loss distribution (dp-accounting's) of a mechanism under Poisson sampling. whole: the mechanism's
+    own, the same in both directions, as additive symmetric noise has it. q: in (0, 1). reach: a loss, nats, beyond
+    which its mass is as good as none. interval: width of the bins, which are joined by straight lines: the result is
+    never below the truth. replaced: for reports that are exchanged, ``whole`` being of that pair."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 

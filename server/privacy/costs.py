@@ -18,11 +18,10 @@ ROUNDING = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class StreamCost:
-    """Of one stream over a series of rounds.
-
-    user_epsilon: of a user who is in every round. utterance_epsilon: of one utterance, which is in one round.
-    count_epsilon: of one count in all releases, mode ``paper`` only. scale_words: of one draw of marginals' noise.
-    deviation_words: of all noise in a word's count after the last round with the fewest reports."""
+    """Of one stream over a series of rounds. user_epsilon: of a user who is in every round. utterance_epsilon: of one
+    utterance, which is in one round. count_epsilon: of one count in all releases, mode ``paper`` only. scale_words: of
+    one draw of marginals' noise. deviation_words: of all noise in a word's count after the last round with the fewest
+    reports."""
 
     user_epsilon: float
     round_epsilon: float

@@ -67,10 +67,9 @@ def devices_of(contributions: Iterable[Set[str]], listed: Set[str], plan: WordPl
 def released_words(
     devices: Mapping[str, int], plan: WordPlan, source: RandomBytes = secrets.token_bytes
 ) -> dict[str, int]:
-    """Words to add to the list -> noised number of devices that named them, the most frequent first.
-
-    devices: word -> number of devices, each of which counts in at most ``plan.max_words`` of them. source: of the
-    noise's bits: the system's generator, or the stream of a release's secret key (:mod:`server.privacy.noise`)."""
+    """Words to add to the list -> noised number of devices that named them, the most frequent first. devices: word ->
+    number of devices, each of which counts in at most ``plan.max_words`` of them. source: of the noise's bits: the
+    system's generator, or the stream of a release's secret key (:mod:`server.privacy.noise`)."""
     noise, least = discrete_laplaces(len(devices), noise_scale(plan), source), threshold(plan)
     noised = {word: count + int(draw) for (word, count), draw in zip(devices.items(), noise, strict=True)}
     kept = {word: count for word, count in noised.items() if count >= least}

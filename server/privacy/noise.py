@@ -39,10 +39,9 @@ class Noise:
 
 
 def plan_noise(plan: MarginalPlan) -> Noise:
-    """One party's noise: the server's under trust ``central``, each device's otherwise.
-
-    Central: such that one release costs at most ``plan.epsilon`` (and ``plan.delta``, where it is Gaussian). Mode
-    ``paper``: scale 1 / epsilon words (Liu & Peng 2020, eq. 9)."""
+    """One party's noise: the server's under trust ``central``, each device's otherwise. Central: such that one release
+    costs at most ``plan.epsilon`` (and ``plan.delta``, where it is Gaussian). Mode ``paper``: scale 1 / epsilon words
+    (Liu & Peng 2020, eq. 9)."""
     if plan.mechanism == "discrete_gaussian":
         variance = gaussian_variance(plan) if plan.trust == "central" else share_variance(plan)
         return Noise("discrete_gaussian", math.sqrt(variance))
@@ -88,7 +87,6 @@ def new_key() -> bytes:
 
 def key_stream(key: bytes, purpose: str) -> RandomBytes:
     """The bytes of a key for one purpose, from the first on: AES-256 in counter mode under HKDF-SHA256(key, purpose).
-
     Another key or another purpose has unrelated bytes. Raises PrivacyError for a key of another length."""
     if len(key) != KEY_BYTES:
         raise PrivacyError(f"key: found {len(key)} bytes, expected {KEY_BYTES}")

@@ -112,9 +112,8 @@ def judge(row: PublishedRow) -> Verdict:
 
 @cache
 def pld_epsilon(plan: Plan) -> float:
-    """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some plans.
-
-    The loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards."""
+    """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some plans. The
+    loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
@@ -153,9 +152,8 @@ def renyi_divergence(q: float, z: float, alpha: float) -> float:
 
 
 def epsilon_at(plan: Plan, alpha: float) -> float:
-    """Epsilon of a plan, from the divergence of one order (Canonne, Kamath and Steinke 2020, prop. 12):
-
-    T R_alpha + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)"""
+    """Epsilon of a plan, from the divergence of one order (Canonne, Kamath and Steinke 2020, prop. 12): T R_alpha +
+    log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)"""
     divergence = plan.rounds * renyi_divergence(plan.sampling, plan.noise_multiplier, alpha)
     return max(0.0, divergence + math.log1p(-1 / alpha) - (math.log(plan.delta) + math.log(alpha)) / (alpha - 1))
 
@@ -170,9 +168,8 @@ def rdp_epsilon(plan: Plan) -> tuple[float, float]:
 
 
 def amplified(plan: Plan, *, pld: bool = True) -> dict[str, Any]:
-    """Epsilon of a user by both accountants, under Poisson sampling; every user is charged every round.
-
-    pld: takes seconds to a minute; where epsilon is far above 1,000 and would need minutes, only RDP is stated."""
+    """Epsilon of a user by both accountants, under Poisson sampling; every user is charged every round. pld: takes
+    seconds to a minute; where epsilon is far above 1,000 and would need minutes, only RDP is stated."""
     epsilon, order = rdp_epsilon(plan)
     return {"rdp": epsilon, "order": order, "pld": min(epsilon, pld_epsilon(plan)) if pld and epsilon < 1000 else None}
 

@@ -17,10 +17,9 @@ LEAST = 2
 
 
 def superfluous(connection: Connection, keep: int) -> list[str]:
-    """Digests of the weights and optimizer states that nothing needs any more, sorted.
-
-    Needed are the ``keep`` newest models, the current one, those of a running rollout, those that rounds under way
-    begin from or have made, what they began as, and the teachers of all of these."""
+    """Digests of the weights and optimizer states that nothing needs any more, sorted. Needed are the ``keep`` newest
+    models, the current one, those of a running rollout, those that rounds under way begin from or have made, what they
+    began as, and the teachers of all of these."""
     models = {str(row.version): row for row in list_models(connection)}
     underway = select(rounds.c.base_model, rounds.c.model_version).where(rounds.c.state.in_(UNDERWAY))
     tried = select(rollouts.c.version, rollouts.c.base).where(rollouts.c.state == "running")

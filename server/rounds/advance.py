@@ -86,9 +86,8 @@ def give_up(database: Database, blobs: BlobStore, round_id: str, now: float, not
 
 
 def remove_orphans(database: Database, blobs: BlobStore) -> None:
-    """Delete raw deltas that no report points to: those of finished rounds, and uploads cut off by a crash.
-
-    Call at start-up, before uploads are taken: an upload in progress has a blob before it has a row."""
+    """Delete raw deltas that no report points to: those of finished rounds, and uploads cut off by a crash. Call at
+    start-up, before uploads are taken: an upload in progress has a blob before it has a row."""
     with database.read() as connection:
         wanted = set(connection.execute(select(reports.c.blob).where(reports.c.blob.is_not(None))).scalars())
     for name in blobs.names("deltas"):
@@ -177,9 +176,8 @@ def _keys(
 def abandon(
     database: Database, blobs: BlobStore, round_id: str, now: float, note: str, also: Callable[[Connection], None]
 ) -> None:
-    """End a round without a release; what was sent for it is deleted, what it was charged stays charged.
-
-    also: done in the same transaction. Raises Refusal (409) for a round that has ended."""
+    """End a round without a release; what was sent for it is deleted, what it was charged stays charged. also: done in
+    the same transaction. Raises Refusal (409) for a round that has ended."""
     with database.write() as connection:
         transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
         also(connection)

@@ -67,10 +67,9 @@ def obtain_key(
     connection: Connection, round_id: str, stream: str, settings: RoundSettings, caps: Caps, now: float
 ) -> ReleaseKey | None:
     """The key of what is accepted now: the one that is stored, or a fresh one, which is stored with the caller's
-    transaction; None where too few were accepted for a release. Draw from it only once that is committed.
-
-    A fresh key beside one of other reports charges every report again. Raises PrivacyError where that would take a
-    device past its cap, or where the key was forgotten."""
+    transaction; None where too few were accepted for a release. Draw from it only once that is committed. A fresh key
+    beside one of other reports charges every report again. Raises PrivacyError where that would take a device past its
+    cap, or where the key was forgotten."""
     accepted = accepted_reports(connection, round_id, stream)
     if len(accepted) < settings.minimum and not settings.amplified:
         return None

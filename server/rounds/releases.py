@@ -125,11 +125,10 @@ def release_deltas(
     workers: Workers,
     key: ReleaseKey | None,
 ) -> Release:
-    """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it.
-
-    row: of the round. workers: who adds the reports up, which no result depends on. key: of the server's noise, where
-    it adds some. Raises LearningError where the optimizer diverges, StateError where a stored report is not what was
-    accepted or the round wants a rehearsal that this server cannot give."""
+    """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it. row: of
+    the round. workers: who adds the reports up, which no result depends on. key: of the server's noise, where it adds
+    some. Raises LearningError where the optimizer diverges, StateError where a stored report is not what was accepted
+    or the round wants a rehearsal that this server cannot give."""
     plan, base, inputs = settings.deltas, lineage.base, digest_of(contributions)
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)

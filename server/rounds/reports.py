@@ -33,11 +33,9 @@ UTTERANCES_LIMIT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A report that was parsed and, for deltas, already stored. body: its exact bytes.
-
-    counts: word id -> fixed-point units of a marginal report, or word -> 1 of a report of words; blob: name of a
-    delta's bytes in the blob store. model_version: what a delta was made on. loss, word_error: what the device told
-    besides."""
+    """A report that was parsed and, for deltas, already stored. body: its exact bytes. counts: word id -> fixed-point
+    units of a marginal report, or word -> 1 of a report of words; blob: name of a delta's bytes in the blob store.
+    model_version: what a delta was made on. loss, word_error: what the device told besides."""
 
     report_id: str
     round_id: str

@@ -20,10 +20,9 @@ Rehearse = Callable[[Weights, RoundSettings, int], Iterable[Weights]]
 def take_server_step(
     plan: ServerStep, weights: Weights, number: int, rehearse: Rehearse | None
 ) -> dict[str, NDArray[np.float32]]:
-    """``weights``, what a round has made, after one step on each of the utterances drawn for its ``number``.
-
-    The steps are a pseudo-device's: the same gradients, masks and clipping, begun at these weights; equal calls give
-    equal weights. Raises StateError for a server without transcribed speech, LearningError where the steps diverge."""
+    """``weights``, what a round has made, after one step on each of the utterances drawn for its ``number``. The steps
+    are a pseudo-device's: the same gradients, masks and clipping, begun at these weights; equal calls give equal
+    weights. Raises StateError for a server without transcribed speech, LearningError where the steps diverge."""
     if rehearse is None:
         raise StateError("server_step: this server has no transcribed speech; start it with --rehearsal KIND:PATH")
     own = {"batch_size": plan.utterances, "learning_rate": plan.learning_rate, "seed": plan.seed}

@@ -124,10 +124,9 @@ class Trust:
 
 class Repository:
     """Owns the online keys. What is signed is compared with the list of publications whenever it is asked for, and all
-    of it is written in one transaction: a crash leaves the old metadata or the new, never a part of it.
-
-    Versions are times in seconds where these are larger than the version before: a server restored from an old backup
-    goes on above what devices have seen."""
+    of it is written in one transaction: a crash leaves the old metadata or the new, never a part of it. Versions are
+    times in seconds where these are larger than the version before: a server restored from an old backup goes on above
+    what devices have seen."""
 
     def __init__(self, settings: UpdateSettings, database: Database, clock: Callable[[], float]) -> None:
         """ConfigurationError: keys or roots are missing, damaged, or do not belong together."""

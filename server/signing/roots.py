@@ -53,10 +53,9 @@ class Signing:
 def create(
     folder: Path, *, keys: int, threshold: int, days: float, root_passphrase: str | None, passphrase: str | None
 ) -> Path:
-    """A new repository in an empty folder -> its first root, signed by all of its keys.
-
-    keys, threshold: of the root role. days: until the root expires. ConfigurationError: the folder is not empty, or
-    more signatures are asked for than there are keys."""
+    """A new repository in an empty folder -> its first root, signed by all of its keys. keys, threshold: of the root
+    role. days: until the root expires. ConfigurationError: the folder is not empty, or more signatures are asked for
+    than there are keys."""
     if not 1 <= threshold <= keys:
         raise ConfigurationError(f"threshold: found {threshold} of {keys} keys, expected at least 1 and at most {keys}")
     if folder.exists() and any(folder.iterdir()):
@@ -87,10 +86,9 @@ def rotate(
     passphrase: str | None = None,
 ) -> Signing:
     """Propose the next root. role: gets a new key; of an online role it takes the place of the old one, of ``root`` it
-    takes the place of the key ``revoke``, or is one more; None only prolongs.
-
-    The new online key lies in ``server/keys`` beside the old one until the root is signed. ConfigurationError: a
-    proposal is there already, or ``role``, ``revoke`` or ``threshold`` do not fit."""
+    takes the place of the key ``revoke``, or is one more; None only prolongs. The new online key lies in
+    ``server/keys`` beside the old one until the root is signed. ConfigurationError: a proposal is there already, or
+    ``role``, ``revoke`` or ``threshold`` do not fit."""
     if (folder / PROPOSAL).exists():
         raise ConfigurationError(f"{folder / PROPOSAL}: a root waits for signatures; sign or delete it first")
     if role is not None and role not in (*ONLINE, "root"):

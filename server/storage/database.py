@@ -37,10 +37,9 @@ CLEANING_PAUSE = 10.0
 
 
 class Database:
-    """Owns the connection pool. Opening it brings the schema up to date.
-
-    SQLite runs with write-ahead logging and a full fsync at each commit, so what was acknowledged is on disk. Whichever
-    the database is, one transaction writes at a time: what it read when it began is still true when it commits."""
+    """Owns the connection pool. Opening it brings the schema up to date. SQLite runs with write-ahead logging and a
+    full fsync at each commit, so what was acknowledged is on disk. Whichever the database is, one transaction writes at
+    a time: what it read when it began is still true when it commits."""
 
     def __init__(self, url: str, connections: int = CONNECTIONS, *, existing: bool = False) -> None:
         """connections: how many at most; requests that find all of them in use wait for one. existing: neither make it
@@ -128,7 +127,6 @@ class Database:
 
     def clean(self) -> bool:
         """Take what was cleared out of the database's files, as far as the database lets us; waits for nobody for long.
-
         SQLite's log is written back and cut off; what is deleted from its pages is written over. PostgreSQL's tables
         are written anew, and where the server's role may, its log is switched. Returns False where readers still look
         at what was: ask again."""
@@ -202,10 +200,9 @@ class Database:
 
     def claim(self, *, processes: int = 1, member: bool = False) -> None:
         """Have the database for one server until this process ends. Raises StateError where another server has it.
-
         processes: how many the server will have, each of which then claims its part as a ``member``. A server that was
-        killed leaves the database to the next when the last of its members has gone too.
-        SQLite's file is claimed with the folder beside it (:class:`server.storage.blobs.FolderLock`)."""
+        killed leaves the database to the next when the last of its members has gone too. SQLite's file is claimed with
+        the folder beside it (:class:`server.storage.blobs.FolderLock`)."""
         if self.sqlite or self._claim is not None:
             return
         self._claim = self.engine.connect()

@@ -24,10 +24,9 @@ def open_blobs(place: Path | str, *, tidy: bool = True, create: bool = True) -> 
 
 
 class ObjectBlobs:
-    """Objects under a bucket's prefix: a :class:`server.storage.blobs.BlobStore`.
-
-    A put is durable when the store answers, so nothing is half-written. Keys, region and endpoint come from the
-    environment that the store's own tools use (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...)."""
+    """Objects under a bucket's prefix: a :class:`server.storage.blobs.BlobStore`. A put is durable when the store
+    answers, so nothing is half-written. Keys, region and endpoint come from the environment that the store's own tools
+    use (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...)."""
 
     def __init__(self, url: str) -> None:
         """url: ``s3://bucket/prefix``, ``gs://...``, ``az://...``. Raises MissingExtraError or StateError."""

@@ -1,7 +1,5 @@
 """The graph of imports between the project's files, and what of it points the wrong way."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads which modules a source file imports from its syntax tree, without running it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

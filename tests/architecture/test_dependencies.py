@@ -1,7 +1,5 @@
 """Dependencies point one way, and each folder keeps to the libraries its install brings."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

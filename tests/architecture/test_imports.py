@@ -1,7 +1,5 @@
 """What importing each part loads, seen from a fresh process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

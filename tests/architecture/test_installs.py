@@ -1,7 +1,5 @@
 """What a user gets: a wheel built from a clean checkout by tools of its own, and used in an empty environment."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

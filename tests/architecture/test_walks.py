@@ -1,7 +1,5 @@
 """docs/architecture.md walks through the code file by file; the same walks, run, pass those files and no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Both wheels, built from a copy of the sources and used from another folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -55,8 +53,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [("idiolect", {"device_sdk", "idiolect.py", "rescoring"}), ("idiolect-server", {"export", "server"})],
 )
 def test_a_wheel_holds_its_packages_and_nothing_else(wheels: dict[str, Path], name: str, packages: set[str]) -> None:
-    assert wheels[name].stat().st_size <= LARGEST
-    assert wheels[name].name.endswith("-py3-none-any.whl")
+    assert wheels[name].stat().st_size <= LARGEST and wheels[name].name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheels[name]) as archive:
         files = archive.namelist()
     tops = {file.partition("/")[0] for file in files}

@@ -3,8 +3,6 @@
 A walk passes the files whose functions run; a file should not call back into its caller's.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

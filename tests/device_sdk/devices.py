@@ -1,7 +1,5 @@
 """What tests of devices share: a key, quick settings, and a user who says something and tells what of it was right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from device_sdk import Corrected, Device, DeviceSettings, LearningSettings

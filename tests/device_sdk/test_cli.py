@@ -1,7 +1,5 @@
 """The program: commands of several wheels, each loaded when it is called."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from importlib.metadata import EntryPoint

@@ -1,7 +1,5 @@
 """A closed device, and its sessions, say so whatever is asked of them."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """What the user has agreed to, and what withdrawing it undoes."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import closing
 from pathlib import Path
@@ -108,8 +106,7 @@ def test_agreeing_again_does_not_start_again(device: Device) -> None:
     taught(device)
     before = due(device)
     device.agree("marginals", "deltas", "learning")
-    assert device.student.start is None and device.student.utterances == 1
-    assert due(device) == before > 0
+    assert device.student.start is None and device.student.utterances == 1 and due(device) == before > 0
 
 
 def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> None:

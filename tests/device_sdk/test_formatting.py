@@ -1,7 +1,5 @@
 """Spoken numbers, capitals and subtitles."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

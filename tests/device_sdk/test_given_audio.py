@@ -1,7 +1,5 @@
 """What may be given as an utterance: arrays with their rate, files and their bytes, which know theirs."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A device that minds its host: it asks before it works, keeps to its memory, and takes back what does harm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What was corrected waits for learning over a restart, where the app and the user let it, and goes when it should."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

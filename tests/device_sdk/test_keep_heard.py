@@ -1,7 +1,5 @@
 """What was heard waits for feedback of another process, where the app asks for it and the user agrees; for an hour."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

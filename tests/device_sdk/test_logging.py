@@ -1,7 +1,5 @@
 """At DEBUG a device says what it does, in counts and times; never what was said."""
 
-from __future__ import annotations
-
 import logging
 import re
 from dataclasses import replace

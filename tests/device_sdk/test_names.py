@@ -1,7 +1,5 @@
 """What an app's developer types first is there, or says what to type instead."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Which conditions let a device work."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Several users of one device, who never learn of each other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

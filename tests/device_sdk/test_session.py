@@ -1,7 +1,5 @@
 """A device's sessions, which go on listening and remember what they heard."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

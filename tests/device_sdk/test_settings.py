@@ -1,7 +1,5 @@
 """Settings outside their domain are refused by name."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

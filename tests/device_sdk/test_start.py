@@ -1,7 +1,5 @@
 """What a process loads before its first partial: recognition starts without what it does not need yet."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

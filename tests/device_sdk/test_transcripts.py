@@ -1,7 +1,5 @@
 """One form of words for transcripts, corrections, lexicons, slots and hotwords, and one error for what has none."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What is given in the place of something else is named: the argument, what was found, what was expected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scripts of the experiments, run as from a command line, in this process."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import typer

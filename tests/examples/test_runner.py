@@ -1,7 +1,5 @@
 """Rows that are kept, figures over seeds, findings and what is shown of them; and every script's options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """``python -m tests.hostile_fleet --minutes 20``: fifty honest devices live through what hostile ones, kills, a
 backup and a restore do to their server. Exit status 1 when a line does not hold."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

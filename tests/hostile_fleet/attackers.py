@@ -4,8 +4,6 @@ Each comes from an address of its own (127.0.0.2 and on), as strangers do; hones
 done is counted, and printed as JSON when the standard input ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

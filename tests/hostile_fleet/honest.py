@@ -5,8 +5,6 @@ again only when the server has answered for it. So in every release a word's cou
 told that its report counts, and 0 elsewhere: more is counting twice, less is loss.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """What the lines of a run say, from what was sampled while it went on and from the databases that it left."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

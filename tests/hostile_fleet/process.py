@@ -1,7 +1,5 @@
 """``idiolect serve`` as an operator runs it, on one address for its whole life: started, killed, saved and restored."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

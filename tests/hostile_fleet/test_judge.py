@@ -1,7 +1,5 @@
 """The judge of a run finds what it is there to find."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -5,8 +5,6 @@ once from each folder. What is random comes from a fixed stream and the clock st
 nothing that a rearrangement may rename: what ``device_sdk`` exports, commands, routes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

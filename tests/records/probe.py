@@ -1,7 +1,5 @@
 """``python -P probe.py OUTPUT``, in a checkout: writes what it does, as JSON. :mod:`tests.records.__main__` runs it."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

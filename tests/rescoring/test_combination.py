@@ -54,8 +54,7 @@ def test_the_curve_by_hand() -> None:
 )
 def test_a_confidence_is_a_probability_and_rises_with_the_posterior(curve, shares, covered, words):
     found = confidence(curve, np.array(sorted(shares)), covered, words)
-    assert ((found >= 0) & (found <= 1)).all()
-    assert (np.diff(found) >= 0).all()
+    assert ((found >= 0) & (found <= 1)).all() and (np.diff(found) >= 0).all()
 
 
 def test_mappings_round_trip() -> None:

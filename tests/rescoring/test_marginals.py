@@ -103,8 +103,7 @@ def test_a_union_s_unigram_is_the_mean_of_the_parts_each_by_its_pseudo_count(fir
 @given(st.lists(st.floats(-500, 0), min_size=1, max_size=8), st.floats(0.01, 3))
 def test_posteriors_count_one_in_all(scores: list[float], scale: float) -> None:
     found = marginals.nbest_weights(len(scores), 1.0, scores, scale)
-    assert found.sum() == pytest.approx(1.0)
-    assert found[int(np.argmax(scores))] == found.max()
+    assert found.sum() == pytest.approx(1.0) and found[int(np.argmax(scores))] == found.max()
     np.testing.assert_allclose(found, marginals.nbest_weights(len(scores), 1.0, [each - 7 for each in scores], scale))
 
 

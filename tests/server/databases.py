@@ -1,7 +1,5 @@
 """SQLite databases whose schema is up to date: migrating an empty one takes longer than most tests do."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

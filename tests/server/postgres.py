@@ -1,7 +1,5 @@
 """A real PostgreSQL for tests, from the wheel that carries one."""
 
-from __future__ import annotations
-
 import atexit
 import secrets
 import shutil

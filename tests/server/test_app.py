@@ -1,7 +1,5 @@
 """What the server says to good and to bad requests."""
 
-from __future__ import annotations
-
 import json
 import time
 from base64 import b64decode, b64encode
@@ -31,8 +29,7 @@ def test_health_and_metrics(http: Any, operator: Operator, device: Party) -> Non
     device.send_counts(operator.open(), {1: 1})
     text = http.get("/metrics", headers=HEADERS).text
     assert 'idiolect_reports_total{outcome="accepted",stream="marginals"} 1.0' in text
-    assert "idiolect_devices 1.0" in text
-    assert 'idiolect_rounds{state="open"} 1.0' in text
+    assert "idiolect_devices 1.0" in text and 'idiolect_rounds{state="open"} 1.0' in text
     assert device.id not in text
     http.request("BREW", "/healthz")
     assert 'idiolect_requests_total{method="other"' in http.get("/metrics", headers=HEADERS).text
@@ -66,8 +63,7 @@ def test_check_in_says_what_is_current(operator: Operator, device: Party) -> Non
     other = CheckedIn.model_validate_json(device.check_in(words_digest="e" * 64).content).round
     assert other is not None and other.marginals is None, "another word list is not asked for marginals"
     offer = CheckedIn.model_validate_json(device.check_in().content).round
-    assert offer is not None
-    assert (offer.round_id, offer.model_version) == (round_id, "base-1")
+    assert offer is not None and (offer.round_id, offer.model_version) == (round_id, "base-1")
     assert offer.marginals is not None and offer.deltas is not None and offer.deltas.clip_norm == 2.0
     assert 0 < offer.closes_in_seconds <= 86400
     device.send_counts(round_id, {1: 1})
@@ -193,8 +189,7 @@ def test_bad_deltas(http: Any, operator: Operator, device: Party, case: tuple[An
     values, changes, expected, detail = case
     round_id = operator.open(deltas={"minimum_utterances": 2})
     answer = device.send_delta(round_id, arrays(**values), **{"utterances": 5} | changes)
-    assert refusal(answer) == expected
-    assert detail in answer.json()["detail"]
+    assert refusal(answer) == expected and detail in answer.json()["detail"]
     if expected[1] == "bad_delta":
         assert answer.json()["field"] in {*values, "delta"}
     assert list(http.app.state.service.blobs.names("deltas")) == []

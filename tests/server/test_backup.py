@@ -1,7 +1,5 @@
 """A backup taken in the middle of rounds, brought back on either database, and what damage is told."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator

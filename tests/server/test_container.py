@@ -1,7 +1,5 @@
 """The image keeps what the documentation says of it: a volume, a port, and a proxy that is believed."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

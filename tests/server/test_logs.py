@@ -1,7 +1,5 @@
 """What is logged: enough to see what the server did, and nothing that anybody sent it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

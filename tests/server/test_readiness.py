@@ -1,7 +1,5 @@
 """Ready is something else than alive: every reason for which a server cannot serve, brought about for real."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,8 +74,7 @@ def test_what_is_not_in_order_is_named(tmp_path: Path, trouble: Callable[[Servic
         assert answer.status_code == 503
         found = {name for name, good in answer.json()["checks"].items() if not good}
         # A disk whose folder became a file still has room.
-        assert failing - {"disk"} <= found <= failing
-        assert answer.json()["status"] == "unready"
+        assert failing - {"disk"} <= found <= failing and answer.json()["status"] == "unready"
         assert str(tmp_path) not in answer.text
         assert http.get("/healthz").json() == {"status": "ok"}, "it lives"
         own.settings = settings(tmp_path)
@@ -89,8 +86,7 @@ def test_asking_often_looks_once(http: Any, monkeypatch: pytest.MonkeyPatch) -> 
     looked: list[int] = []
     answers = own.database.answers
     monkeypatch.setattr(own.database, "answers", lambda: looked.append(1) or answers())
-    assert {http.get("/readyz").status_code for _ in range(10)} == {200}
-    assert looked == [1]
+    assert {http.get("/readyz").status_code for _ in range(10)} == {200} and looked == [1]
     assert not list((Path(own.settings.blobs) / "probes").iterdir()), "what was tried is gone again"
 
 

@@ -1,7 +1,5 @@
 """Standing still shows in /readyz, of the process that leads and of the others, and a passing fault loses no round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -47,8 +45,7 @@ def test_a_loop_that_cannot_look_at_its_rounds_shows(tmp_path: Path, monkeypatch
         with own.database.write() as connection:
             connection.execute(text("ALTER TABLE aggregation_groups RENAME TO lost"))
         answer = until(lambda: (found := http.get("/readyz")).status_code == 503 and found)
-        assert answer.json()["checks"]["rounds"] is False
-        assert answer.json()["tick_ages"][LOOP] >= 1.0
+        assert answer.json()["checks"]["rounds"] is False and answer.json()["tick_ages"][LOOP] >= 1.0
         with own.database.write() as connection:
             connection.execute(text("ALTER TABLE lost RENAME TO aggregation_groups"))
         until(lambda: http.get("/readyz").status_code == 200)
@@ -67,8 +64,7 @@ def test_what_waits_for_a_long_step_does_not_stand_still_for_that() -> None:
         assert ticks.seen.stands_still(9.0, 1800.0), "r2 waited before"
         now = 2000.0
         assert ticks.seen.stands_still(45.0, 1800.0), "a step that long hangs"
-    assert ticks.seen.busy is None
-    assert ticks.seen.stands_still(45.0, 1800.0)
+    assert ticks.seen.busy is None and ticks.seen.stands_still(45.0, 1800.0)
     ticks.good("r1", "r2", "gone", LOOP)
     ticks.watch(["r2", "r3"])
     assert ticks.seen.ages == {LOOP: 0.0, "r2": 0.0, "r3": 0.0}

@@ -1,8 +1,7 @@
 """Folding a round's deltas: speed beside memory copies and beside flwr's and pfl's own averages, memory and error.
 
 One thread, by the processor's time. A speed counts the bytes of the updates; a copy counts the bytes that it copies.
-The peers run in an environment of their own (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names.
-"""
+The peers run in an environment of their own (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 One thread, by the processor's time, ours and pfl's in turn, the better of each, both with an allocator that keeps what
 is freed, as :func:`server.lab.simulation.engine.rounds.run_rounds` has it. pfl runs in an environment of its own
 (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names. Then rounds of up to 10,000 clients: time a client, and
-memory.
-"""
+memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Decoding: the speeds of :mod:`export.benchmarks.decode`, and what pruning and int8 cost in word error.
 
 Word errors are of real coffee orders by speakers that the packaged weights were not trained on; they need the folder
-that ``IDIOLECT_DATA`` names, and are left out without it.
-"""
+that ``IDIOLECT_DATA`` names, and are left out without it."""
 
 from __future__ import annotations
 

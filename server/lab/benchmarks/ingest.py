@@ -2,8 +2,7 @@
 
 The same is measured with durability off (no fsync by the database or for blobs), and beside it the disk alone: so many
 small appends, or so many files of a delta's size, it makes durable one after another. A delta is a megabyte of float32;
-a report of counts holds 20 words. Requests are made and signed beforehand; senders and server share the machine.
-"""
+a report of counts holds 20 words. Requests are made and signed beforehand; senders and server share the machine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """The second pass of a 20-best list of 12 words by the packaged bundle, one thread, and the noise of a release.
 
 What adapting adds is timed where it falls, after the neural model: a user's marginal made anew, as after every
-utterance, its factors, and each hypothesis' personal score. Peers: the same Transformer with the same weights
-in torch, and kenlm itself. Noise is what the server draws for one release of 50,000 counts. Time is the processor's,
-which other work on the machine changes less than the clock's.
-"""
+utterance, its factors, and each hypothesis' personal score. Peers: the same Transformer with the same weights in torch,
+and kenlm itself. Noise is what the server draws for one release of 50,000 counts. Time is the processor's, which other
+work on the machine changes less than the clock's."""
 
 from __future__ import annotations
 

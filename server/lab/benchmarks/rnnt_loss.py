@@ -2,8 +2,7 @@
 
 On the CPU both sides get the same logits and take turns, by the processor's time, in a process of their own. On a GPU
 the joint is part of both: what a training step pays is the joint's logits too, and ours never holds them all. Without a
-GPU, or without torchaudio's CUDA build, those figures are left out, which is said.
-"""
+GPU, or without torchaudio's CUDA build, those figures are left out, which is said."""
 
 from __future__ import annotations
 

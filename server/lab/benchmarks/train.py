@@ -1,8 +1,7 @@
 """Training speed: whole steps of the one training loop on made-up speech, RNN-T with CTC as a helper.
 
 On a GPU the ``paper`` preset, with the share of the card's peak that its matrix products reach. On the CPU the
-``small`` preset on one thread, by the processor's time. Frames are those of the features, 10 ms.
-"""
+``small`` preset on one thread, by the processor's time. Frames are those of the features, 10 ms."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Speech to train, simulate and measure on: readers of real recordings, made voices, rooms, and a command grammar.
 
-Nothing here loads torch.
-"""
+Nothing here loads torch."""
 
 from __future__ import annotations
 

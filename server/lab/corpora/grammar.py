@@ -3,8 +3,7 @@
 A pattern is written in a small language: ``(a|b)`` chooses, ``[a]`` may be left out, ``{type}`` is a slot whose value
 is drawn from ``VALUES``, ``<name>`` is another rule; ``grammar.toml`` holds them. A stable hash of the sentence decides
 whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in two of
-them.
-"""
+them."""
 
 from __future__ import annotations
 

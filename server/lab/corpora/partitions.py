@@ -1,7 +1,6 @@
 """Who of a federation holds what: pure functions from utterances to clients (Ramesh et al. 2023; Gao et al. 2022).
 
-A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed.
-"""
+A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed."""
 
 from __future__ import annotations
 

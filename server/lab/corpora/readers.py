@@ -4,15 +4,14 @@ Barista (Picovoice speech-to-intent-benchmark, Apache-2.0): PATH holds ``barista
 are the ground truth. The text was recovered by aligning a grammar, so its carrier words are weak: rows marked
 ``suspicious`` do not count word errors. Speakers are the clusters ``voice_group``.
 
-FSDD (Free Spoken Digit Dataset, CC BY-SA 4.0): PATH holds ``recordings/{digit}_{speaker}_{index}.flac`` (or .wav) at
-8 kHz. A seed decides how they are joined to strings of 4 to 7 digits of one speaker: each recording is used once, in a
+FSDD (Free Spoken Digit Dataset, CC BY-SA 4.0): PATH holds ``recordings/{digit}_{speaker}_{index}.flac`` (or .wav) at 8
+kHz. A seed decides how they are joined to strings of 4 to 7 digits of one speaker: each recording is used once, in a
 random order, and the last few of a speaker that make no string of 4 are left out.
 
 Folder: either PATH holds ``manifest.jsonl`` (one object a line: ``audio`` (relative to PATH), and where known ``text``,
 ``speaker``, ``slots``, ``id``), or any tree of audio files, each with its words in a file of the same name ending in
 ``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself. Words are brought into their one
-form (:mod:`device_sdk.transcripts`).
-"""
+form (:mod:`device_sdk.transcripts`)."""
 
 from __future__ import annotations
 

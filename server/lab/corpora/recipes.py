@@ -1,8 +1,7 @@
 """Public speech corpora, read by lhotse, as corpora of this project.
 
 Folders are as their publishers hand them out. A *part* is what the publisher calls it: ``train-clean-100`` of
-LibriSpeech, ``small`` of Libri-Light, ``train`` of the others.
-"""
+LibriSpeech, ``small`` of Libri-Light, ``train`` of the others."""
 
 from __future__ import annotations
 

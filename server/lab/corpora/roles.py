@@ -2,8 +2,7 @@
 
 Voices are split in disjoint sets before anything is trained: *base* trains base models, *development* chooses between
 them, *devices* are for simulations, *heldout* for checking. Known corpora have a fixed split; voices that it does not
-name, and other corpora, are split by a stable hash.
-"""
+name, and other corpora, are split by a stable hash."""
 
 from __future__ import annotations
 

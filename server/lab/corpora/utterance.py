@@ -27,13 +27,11 @@ Waveform = npt.NDArray[np.float32]
 class Utterance:
     """One recording.
 
-    id: unique in its corpus.
-    speaker: who spoke, as far as the corpus knows; speakers are what is held out and what becomes a device.
-    text: what was said, lower-case words; None where the corpus does not say.
-    slots: slot type -> value; None where the corpus has no slot labels ({} says: labelled, and there are none).
-    score_words: whether ``text`` is sure enough to count word errors against.
-    audio: makes the waveform, float32 [S] at 16 kHz; may raise DataError.
-    """
+    id: unique in its corpus. speaker: who spoke, as far as the corpus knows; speakers are what is held out and what
+    becomes a device. text: what was said, lower-case words; None where the corpus does not say. slots: slot type ->
+    value; None where the corpus has no slot labels ({} says: labelled, and there are none). score_words: whether
+    ``text`` is sure enough to count word errors against. audio: makes the waveform, float32 [S] at 16 kHz; may raise
+    DataError."""
 
     id: str
     speaker: str

@@ -42,10 +42,8 @@ class Reliability:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: mean distance of confidence and accuracy over 10 bins of equal width [1].
-
-        [1] Naeini, Cooper, Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
-        """
+        """Expected calibration error: mean distance of confidence and accuracy over 10 bins of equal width [1]. [1]
+        Naeini, Cooper, Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015."""
         return self._error(self.bins())
 
     @property

@@ -1,7 +1,6 @@
 """Errors of a recognizer on a corpus: words, slots, the best of its n-best lists, and its speed.
 
-All rates are micro-averaged: errors over all utterances divided by words (or true slots) over all utterances.
-"""
+All rates are micro-averaged: errors over all utterances divided by words (or true slots) over all utterances."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 on (Rao et al. 2023, section 3). Each sends the gradient, or the outcome of local steps, of transcribed utterances.
 
 The bundle's own training graph gives the gradients, so a pseudo-device computes what a device would that knew the
-transcript: SpecAugment on the features, w = 1 on the transcript, the round's clipping. It adds no noise.
-"""
+transcript: SpecAugment on the features, w = 1 on the transcript, the round's clipping. It adds no noise."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Every device is the SDK with its own state folder. One is open at a time, so the peak memory of this process is a
 device's. In a round each device fetches what the server has published, then hears its user: recognize, score, tell the
 device what the app saw, learn; then the server opens a round, each device reports, the round is closed and published.
-After the last, held-out voices are recognized with what the server published and nothing personal.
-"""
+After the last, held-out voices are recognized with what the server published and nothing personal."""
 
 from __future__ import annotations
 

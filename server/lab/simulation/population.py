@@ -1,8 +1,7 @@
 """Who takes part: devices with what their users say round by round, and held-out voices.
 
 Three sets of voices share nobody: those the bundle was trained on (its card lists them), the devices' and the held-out
-ones. Speech is rendered once into a folder and read from there by every condition.
-"""
+ones. Speech is rendered once into a folder and read from there by every condition."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Runs that make what the second pass needs: the neural language model, the n-gram and the background unigram.
 
-They learn from the command grammar's base split and from sentences that the user gives.
-"""
+They learn from the command grammar's base split and from sentences that the user gives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Training on clips of speech, in memory or read when they are needed, with text or without.
 
-F: feature frames (10 ms); M: bins.
-"""
+F: feature frames (10 ms); M: bins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Utterances ready to train on: features with text, kept in shards on disk, and padded batches of like length.
 
-F: feature frames (10 ms); M: mel bins; B: batch; U: tokens.
-"""
+F: feature frames (10 ms); M: mel bins; B: batch; U: tokens."""
 
 from __future__ import annotations
 

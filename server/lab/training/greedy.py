@@ -1,7 +1,6 @@
 """Greedy RNN-T decoding of whole batches in torch, to watch training. Devices have their own beam search.
 
-B: batch; F: feature frames; M: mel bins; T: stacked frames.
-"""
+B: batch; F: feature frames; M: mel bins; T: stacked frames."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Training of the second pass' word-level Transformer language model.
 
-B: windows of a batch; L: words of the longest.
-"""
+B: windows of a batch; L: words of the longest."""
 
 from __future__ import annotations
 

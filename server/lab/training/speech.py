@@ -1,8 +1,7 @@
 """Speech to train on, made shard by shard: commands spoken by espeak-ng and real recordings, through random rooms.
 
 A shard is a function of (mixture, seed, index), so a run can be repeated and resumed. A background process makes the
-coming shards while the loop trains on the present ones.
-"""
+coming shards while the loop trains on the present ones."""
 
 from __future__ import annotations
 
@@ -67,12 +66,11 @@ class Mixture:
 
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
     user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
-    are joined to strings of up to eight of one speaker, and take ``joined`` of the real share.
-    narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who
-    speaks them; none stands for any voice of the base set.
-    waiting: share of utterances with up to 2.5 s of the room before and after the speech; quiet: share of all that hold
-    none, and no text, so that a model learns to hear nothing in silence and noise. features: what is kept of the sound.
-    """
+    are joined to strings of up to eight of one speaker, and take ``joined`` of the real share. narrow: share of
+    utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who speaks them; none
+    stands for any voice of the base set. waiting: share of utterances with up to 2.5 s of the room before and after the
+    speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing in silence and
+    noise. features: what is kept of the sound."""
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()

@@ -1,7 +1,6 @@
 """N-best lists of development data, with every score part and every error count, ready to be combined in any way.
 
-U: utterances; N: entries of the longest n-best list.
-"""
+U: utterances; N: entries of the longest n-best list."""
 
 from __future__ import annotations
 

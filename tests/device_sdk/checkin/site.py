@@ -1,7 +1,5 @@
 """Devices that learn from noise, and a server in this process, for tests of what passes between the two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

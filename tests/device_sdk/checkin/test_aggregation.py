@@ -1,7 +1,5 @@
 """Devices in a round of secure aggregation against the real server on a real port."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sqlite3

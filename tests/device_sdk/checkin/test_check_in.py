@@ -1,7 +1,5 @@
 """A device against the real server on a real port."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Devices find back to a server that was lost or restored, and to the time: by themselves, with what they learned."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """What a device tells of its learning, against a server process."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A version is a name that two servers may give twice, such as a lost one and the one restored in its place. A device
 goes by digests: what it has of that name is what is current, or it takes what is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

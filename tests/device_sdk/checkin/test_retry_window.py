@@ -1,7 +1,5 @@
 """A device comes when its server wants it, over restarts, outages and clocks that are set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Devices that name words to a real server, with every byte of the line between them kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

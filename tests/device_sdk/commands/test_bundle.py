@@ -1,7 +1,5 @@
 """`idiolect bundle verify | show`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

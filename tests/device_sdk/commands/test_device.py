@@ -1,7 +1,5 @@
 """`idiolect device`: a state and its key, what its user agrees to, what is known, a check-in; each a run of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ctrl-C while several processes decode: quiet, at once, and nobody is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

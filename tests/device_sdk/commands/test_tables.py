@@ -1,7 +1,5 @@
 """Tables for people: what is to be copied out of one is whole, however narrow the terminal."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 from rich.table import Table

@@ -1,7 +1,5 @@
 """Waveforms and audio files that are none, or odd ones."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 

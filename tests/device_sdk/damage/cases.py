@@ -4,8 +4,6 @@ A case ends well in an :class:`IdiolectError` or in a valid result, and leaves t
 succeeded left it. Everything else is raised as :class:`Wrong`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

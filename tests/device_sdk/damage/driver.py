@@ -1,7 +1,5 @@
 """Runs damaged inputs in a process of their own, so that a crash or a hang is one failed case and not the end."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

@@ -1,7 +1,5 @@
 """Damage to bytes, to JSON and to the headers of weights, all of it drawn from a generator."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Damaged inputs end in a named error or a valid result: no crash, no hang, no changed state folder."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -37,8 +37,7 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
     assert all(better.score >= worse.score for better, worse in itertools.pairwise(found))
     for path in found:
         score, times = expected[path.tokens]
-        assert path.score == pytest.approx(score, abs=1e-9)
-        assert list(path.frames) == times
+        assert path.score == pytest.approx(score, abs=1e-9) and list(path.frames) == times
 
 
 @settings(max_examples=25, deadline=None)
@@ -52,15 +51,13 @@ def test_blocks_do_not_change_the_search(seed, cuts, bias, guided):
     lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(beam=4, nbest=4)
     guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1)) if guided else None
     whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
-    assert paths(whole) == paths(parts)
-    assert whole.frame == parts.frame == 30
+    assert paths(whole) == paths(parts) and whole.frame == parts.frame == 30
 
 
 def test_the_predictor_sees_every_prefix_once():
     lattice = RandomLattice(3, 5, 2.0, 1.0)
     search(lattice, 40, DecodingSettings(beam=4, nbest=4))
-    assert len(lattice.predicted) == len(set(lattice.predicted))
-    assert lattice.calls <= 1 + 2 * 40
+    assert len(lattice.predicted) == len(set(lattice.predicted)) and lattice.calls <= 1 + 2 * 40
 
 
 def test_compaction_keeps_the_result(monkeypatch):
@@ -68,8 +65,7 @@ def test_compaction_keeps_the_result(monkeypatch):
     expected = paths(search(lattice, 60, decoding, cuts))
     monkeypatch.setattr("device_sdk.decoding.beam._CACHED_PREFIXES", -100)
     beam = search(lattice, 60, decoding, cuts)
-    assert paths(beam) == expected
-    assert len(beam.tree) < 60
+    assert paths(beam) == expected and len(beam.tree) < 60
     beam.tree.compact(beam.prefixes)
     assert len(beam.tree) == 4
 
@@ -173,8 +169,7 @@ def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, prefix: in
     labels, values = scores.above(given, prefix, frame, limit, 64)
     row = given[prefix, frame]
     assert labels == [label for label in range(1, 64) if row[label] > np.float32(limit)]
-    assert values == row[labels].tolist()
-    assert 5 not in labels
+    assert values == row[labels].tolist() and 5 not in labels
 
 
 @pytest.mark.parametrize("pieces", [32, 600, 2500])

@@ -97,8 +97,7 @@ def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
     for token in found:
         (ahead,) = guide.ahead(guided, [token])
         after = guide.step(guided, token)
-        assert after.bonus - guided.bonus == pytest.approx(ahead)
-        assert ahead <= guide.gain(guided) + 1e-9
+        assert after.bonus - guided.bonus == pytest.approx(ahead) and ahead <= guide.gain(guided) + 1e-9
         assert after.bonus >= after.hotword
         guided = after
     # A word of no phrase: all that was on account is gone, and what was complete stays.
@@ -112,8 +111,7 @@ def test_hotwords_travel_between_processes():
     built = Hotwords.build(["ab", Hotword("b a", 3.0, ("ba",))])
     assert built.guide(PIECES) is built.guide(PIECES)  # made once, for all sessions
     again = pickle.loads(pickle.dumps(built))
-    assert again == built
-    assert (again.automaton[0] == built.automaton[0]).all()
+    assert again == built and (again.automaton[0] == built.automaton[0]).all()
 
 
 def test_partial_phrases_count_by_their_letters():
@@ -122,8 +120,7 @@ def test_partial_phrases_count_by_their_letters():
     bonuses = [followed(guide, pieces).bonus for pieces in ([at["▁a"]], [at["▁a"], at["b"]])]
     np.testing.assert_allclose(bonuses, [0.5, 1.0])
     complete = followed(guide, [at["▁a"], at["b"], at["ab"]])
-    assert (complete.bonus, complete.hotword) == (2.0, 0.0)
-    assert guide.whole(complete) == 2.0
+    assert (complete.bonus, complete.hotword) == (2.0, 0.0) and guide.whole(complete) == 2.0
     assert guide.step(complete, at["a"]).bonus == 0.0  # inside a longer word it is no phrase
     assert guide.step(complete, at["▁"]) == guide.step(complete, at["▁"])._replace(bonus=2.0, hotword=2.0)
 
@@ -203,8 +200,7 @@ def test_a_wide_beam_with_hotwords_is_the_exhaustive_search(seed, hotwords, symb
     for path in found:
         boost = scanned(hotwords, pieces.decode(path.tokens))
         assert path.score == pytest.approx(expected[path.tokens][0], abs=1e-9)
-        assert path.hotword == pytest.approx(boost)
-        assert path.rank == pytest.approx(path.score + boost)
+        assert path.hotword == pytest.approx(boost) and path.rank == pytest.approx(path.score + boost)
 
 
 CLIP = ROOT / "export" / "benchmarks" / "speech" / "has-sven-called-yet.ogg"
@@ -285,8 +281,7 @@ def test_lists_are_distinct_again_and_probabilities_add_up() -> None:
     ]
     spellings = Hotwords.build([Hotword("c", spellings=("b",))]).spellings
     found = distinct(listed, PIECES, 0.1, 1.0, spellings=spellings)
-    assert [each.text for each in found] == ["a c", "a ab"]
-    assert found[0].tokens == (at["▁a"], at["▁b"])
+    assert [each.text for each in found] == ["a c", "a ab"] and found[0].tokens == (at["▁a"], at["▁b"])
     assert [(word.text, word.start) for word in found[0].words] == [("a", 0.0), ("c", pytest.approx(0.4))]
     assert found[0].scores.acoustic == pytest.approx(np.logaddexp(-1.0, -2.0))
     assert found[0].score == pytest.approx(found[0].scores.acoustic + 2.0)

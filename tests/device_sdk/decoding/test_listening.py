@@ -48,8 +48,7 @@ def expected(recognizer, sound):
 
 
 def test_utterances_are_those_that_were_said(recognizer, sound, expected):
-    assert len(expected) >= 4
-    assert all(result.text for result in expected)
+    assert len(expected) >= 4 and all(result.text for result in expected)
     for before, after in itertools.pairwise(expected):
         assert before.offset + before.seconds <= after.offset
     # Each is what its own audio gives: text of the stream is the sum of its utterances.
@@ -77,8 +76,7 @@ def test_partials_and_results_come_in_order(recognizer, sound):
         assert partials[-1].endpoint == (partials[-1].rule is not None)
         assert not any(partial.endpoint for partial in partials[:-1])
         partials.clear()
-    assert session.open and session.seconds == 0.0
-    assert session.offset == sound.size / 16_000
+    assert session.open and session.seconds == 0.0 and session.offset == sound.size / 16_000
 
 
 def test_silence_gives_nothing_and_costs_no_memory(recognizer):
@@ -89,8 +87,7 @@ def test_silence_gives_nothing_and_costs_no_memory(recognizer):
             assert len(session.features) <= 300
             yield np.zeros(1_600, np.float32)
 
-    assert list(session.segments(silence())) == []
-    assert session.offset == pytest.approx(40.0)
+    assert list(session.segments(silence())) == [] and session.offset == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize("lead", [2.0, 2.2, 2.3, 2.4, 2.5, 2.8, 4.6, 4.7, 4.8])
@@ -124,15 +121,13 @@ def test_hearing_stops_at_the_endpoint(recognizer):
     samples = np.concatenate([clips()[3], np.zeros(64_000, np.float32)])
     session = recognizer.session(16_000)
     partial, rest = session.hear(samples)
-    assert partial.endpoint and partial.rule == "after_speech"
-    assert 0 < rest.size < 64_000
+    assert partial.endpoint and partial.rule == "after_speech" and 0 < rest.size < 64_000
     assert session.seconds == (samples.size - rest.size) / 16_000
     with pytest.raises(AudioError, match=r"has reached its endpoint; call finish\(\) or reset\(\)"):
         session.hear(rest)
     # Feeding is another matter: a flag, and what follows is still heard. Without rules there is no endpoint.
     assert not recognizer.session(16_000, endpointing=None).feed(samples).endpoint
-    assert session.feed(rest).endpoint
-    assert session.seconds == samples.size / 16_000
+    assert session.feed(rest).endpoint and session.seconds == samples.size / 16_000
 
 
 def test_callbacks_may_be_left_out(recognizer, sound, expected):
@@ -157,8 +152,7 @@ def test_a_callback_that_fails_loses_no_audio(recognizer, sound, expected, caplo
             failures += 1
         else:
             break
-    assert failures >= 4
-    assert "a further callback of one chunk failed" in caplog.text
+    assert failures >= 4 and "a further callback of one chunk failed" in caplog.text
     assert results(heard) == expected
 
 
@@ -296,6 +290,5 @@ def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
             heard += 1
             if before is None and event.offset > 30.0:
                 before = resident()
-    assert before is not None
-    assert resident() - before < 5.0
+    assert before is not None and resident() - before < 5.0
     assert heard > 8 * minutes

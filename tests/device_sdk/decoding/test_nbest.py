@@ -160,5 +160,4 @@ def test_a_hypothesis_alone_has_curves_of_its_own() -> None:
 @pytest.mark.parametrize("texts", [[], [""], ["", "a"]])
 def test_empty_lists_and_texts(texts: list[str]) -> None:
     found = with_confidence([hypothesis(text, 0.5) for text in texts], Calibration())
-    assert [each.text for each in found] == texts
-    assert all(0 <= each.confidence <= 1 for each in found)
+    assert [each.text for each in found] == texts and all(0 <= each.confidence <= 1 for each in found)

@@ -45,8 +45,7 @@ def test_any_chunking_gives_the_same_result(recognizer, length, cuts, rate):
     session, partials, whole = run(recognizer, waveform, (), rate)
     np.testing.assert_allclose(session.features, logmel(soxr.resample(waveform, rate, 16_000)), atol=1e-3)
     other, others, parts = run(recognizer, waveform, cuts, rate)
-    assert without_id(whole) == without_id(parts)
-    assert partials[-1] == others[-1]
+    assert without_id(whole) == without_id(parts) and partials[-1] == others[-1]
     np.testing.assert_array_equal(session.features, other.features)
 
 
@@ -64,8 +63,7 @@ def test_what_is_stable_is_never_taken_back(data):
     _, partials, _ = run(speech, waveform, [*cuts, *range(0, end, 4_800)])
     kept = ""
     for partial in partials:
-        assert partial.stable.startswith(kept)
-        assert partial.text.startswith(partial.stable)
+        assert partial.stable.startswith(kept) and partial.text.startswith(partial.stable)
         kept = partial.stable
 
 
@@ -128,8 +126,7 @@ def test_texts_that_several_token_sequences_spell_do_not_shorten_the_list(tiny_b
     assert len({hypothesis.text for hypothesis in result.nbest}) == len(result.nbest) == 4
     monkeypatch.setattr(type(tiny_bundle.tokenizer), "decode", lambda self, tokens: "one")
     result = Recognizer(tiny_bundle, DecodingSettings(beam=2, nbest=2)).recognize(waveform, 16_000)
-    assert [hypothesis.text for hypothesis in result.nbest] == ["one"]
-    assert result.nbest[0].score < 0.0
+    assert [hypothesis.text for hypothesis in result.nbest] == ["one"] and result.nbest[0].score < 0.0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int16])

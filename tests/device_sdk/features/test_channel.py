@@ -51,8 +51,7 @@ def test_the_offset_lies_between_nothing_and_the_whole_difference(features, seco
     settings = ChannelSettings(prior, 1000.0)
     channel = heard(Channel(), features, seconds, settings)
     found = offset(channel, np.zeros(3, np.float32), settings)
-    assert found is not None
-    assert np.all(np.abs(found) <= np.abs(np.array(channel.mean)) + 1e-6)
+    assert found is not None and np.all(np.abs(found) <= np.abs(np.array(channel.mean)) + 1e-6)
     assert np.all(found * np.array(channel.mean) >= 0)
 
 

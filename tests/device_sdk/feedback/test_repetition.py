@@ -1,7 +1,5 @@
 """Repetitions, by how alike two n-best lists are and how soon the second came."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

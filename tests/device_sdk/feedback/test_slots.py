@@ -1,7 +1,5 @@
 """Slots: longest match, error counts, costs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

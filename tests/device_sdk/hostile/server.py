@@ -1,7 +1,5 @@
 """A server that means harm: it reads requests as a server does, and answers with whatever bytes, at whatever pace."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket

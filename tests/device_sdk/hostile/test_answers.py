@@ -1,7 +1,5 @@
 """Answers that would fill a device's memory, take its time for ever or lead it elsewhere."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What a server may ask of a device is bounded by the device, whatever the offer says."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path

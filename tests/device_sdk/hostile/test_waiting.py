@@ -1,7 +1,5 @@
 """What an app and its user ask of a device never waits for a server that does not answer."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a device sends of its learning: which arrays, how clipped, noised and written; and sums of gradients."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

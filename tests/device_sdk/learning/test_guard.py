@@ -1,7 +1,5 @@
 """What the guard decides, from costs alone: harm is found, chance is not mistaken for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial, reduce

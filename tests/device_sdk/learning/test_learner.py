@@ -1,7 +1,5 @@
 """What one utterance does to the student: how far it moves, at what cost of memory; what a new base leaves of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What memory holds, for how long, and what it says of what is gone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

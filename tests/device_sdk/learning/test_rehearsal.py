@@ -1,7 +1,5 @@
 """Rehearsal: whose turn it is, and what a transcribed utterance teaches."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What learning, counting and feedback see of a phrase that was heard by another spelling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A step: clipped SGD, masks, the preconditioner, and adapters, in whose factors a sum is found without a change."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every subset learns end to end on a device, and moves what it names and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

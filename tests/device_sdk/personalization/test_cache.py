@@ -63,11 +63,9 @@ def test_each_utterance_is_pending_until_it_is_reported() -> None:
     held = cache.reported(cache.update(cache.empty(WORDS), first))
     assert (held.pending.sum(), held.pending_utterances, held.utterances) == (0.0, 0, 1)
     held = cache.update(held, count(["me"], WORDS, 1.0))
-    assert held.pending.tolist() == [0, 0, 1, 0, 0]
-    assert held.counts.tolist() == [0, 1, 1, 0, 1]
+    assert held.pending.tolist() == [0, 0, 1, 0, 0] and held.counts.tolist() == [0, 1, 1, 0, 1]
     held = cache.withdraw(held, first)  # what was reported cannot be taken back
-    assert held.pending.tolist() == [0, 0, 1, 0, 0]
-    assert held.counts.tolist() == [0, 0, 1, 0, 0]
+    assert held.pending.tolist() == [0, 0, 1, 0, 0] and held.counts.tolist() == [0, 0, 1, 0, 0]
 
 
 def test_marginal_follows_equations_2_and_4() -> None:
@@ -96,8 +94,7 @@ def test_a_new_word_list_keeps_the_counts() -> None:
     other = WordList((UNKNOWN, "zog", "mocha", "new"))
     moved = cache.from_bytes(cache.to_bytes(held, WORDS), other)
     assert moved.counts.tolist() == [3.0, 1.0, 1.0, 0.0]
-    assert moved.unlisted == {"get": 1.0, "me": 1.0, "a": 1.0}
-    assert moved.words_digest == other.digest
+    assert moved.unlisted == {"get": 1.0, "me": 1.0, "a": 1.0} and moved.words_digest == other.digest
     assert (moved.pending <= moved.counts).all()
 
 
@@ -125,8 +122,7 @@ def test_damaged_bytes_are_refused(change: object) -> None:
 def test_unlisted_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "UNLISTED_LIMIT", 3)
     held = gathered([[word] for word in ("often", "often", "twice", "twice", "once", "rare")], 1.0)
-    assert dict(held.unlisted) == {"often": 2.0, "twice": 2.0, "once": 1.0}
-    assert held.counts[0] == 6.0
+    assert dict(held.unlisted) == {"often": 2.0, "twice": 2.0, "once": 1.0} and held.counts[0] == 6.0
 
 
 def test_a_round_refreshes_the_marginal_or_an_utterance_does() -> None:

@@ -35,8 +35,7 @@ def test_what_feedback_gives(signals: tuple[Signal, ...], expected: set[str]) ->
     known: Signal | None = None
     for signal in signals:
         known = combined(known, signal)
-    assert known is not None
-    assert given_words(known, LIST) == expected
+    assert known is not None and given_words(known, LIST) == expected
 
 
 WORDS = st.text("abcdé'", min_size=1, max_size=3)
@@ -67,8 +66,7 @@ def test_stored_is_read_back_sorted_and_without_what_the_list_has_now() -> None:
     counts = {"zugzwang": 2, "cortado": 1, "light": 1}
     content = to_bytes(counts)
     assert content.index(b"cortado") < content.index(b"zugzwang")
-    assert from_bytes(content, LIST) == {"zugzwang": 2, "cortado": 1}
-    assert from_bytes(None, LIST) == {}
+    assert from_bytes(content, LIST) == {"zugzwang": 2, "cortado": 1} and from_bytes(None, LIST) == {}
 
 
 @pytest.mark.parametrize(

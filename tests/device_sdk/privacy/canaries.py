@@ -4,8 +4,6 @@ A canary is what an utterance was: its samples, its features, its text in the or
 list, its pieces, the scores of its hypotheses. Not a canary: a single word of the public list, whose counts a device
 keeps and reports by design; weights and their changes, which gradients made."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import gzip

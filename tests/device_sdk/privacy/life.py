@@ -6,8 +6,6 @@ learning, check-ins, errors provoked with canaries in hand, and an end without g
 NOTES is where the canaries are written for whoever searches; it is no part of what is searched. With ``--leak`` the
 device is made to leak in every way that the search is meant to notice."""
 
-from __future__ import annotations
-
 import faulthandler
 import gzip
 import itertools

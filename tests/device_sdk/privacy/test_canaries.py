@@ -1,7 +1,5 @@
 """The search can fail: whatever is planted, in any form and packed in any way, is found, and nothing else is."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,8 +1,6 @@
 """The samplers against the distributions that they claim, exactly: every course that a draw can take, each with its
 probability as a fraction, and nothing estimated from draws."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections import defaultdict

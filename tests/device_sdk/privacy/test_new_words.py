@@ -1,7 +1,5 @@
 """What a device may name: few words, the most frequent, and nothing that is no word."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

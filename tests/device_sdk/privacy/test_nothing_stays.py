@@ -1,7 +1,5 @@
 """A real device lives a life with canaries in everything it hears; they are searched for in all it leaves behind."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """The native kernels as an ARM processor runs them, emulated, beside what they give on this one."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

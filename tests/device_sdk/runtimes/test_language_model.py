@@ -42,8 +42,7 @@ def test_no_run_holds_more_words_than_memory_is_meant_for(model, sentences, monk
     monkeypatch.setattr(language_model, "run", watched)
     together = model(8 * sentences)
     assert model([]) == [] and [len(values) for values in together] == [len(each) + 1 for each in 8 * sentences]
-    assert len(shapes) > 2
-    assert all(rows * longest <= 64 for rows, longest in shapes)
+    assert len(shapes) > 2 and all(rows * longest <= 64 for rows, longest in shapes)
     for sentence, values in zip(8 * sentences, together, strict=True):
         np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
 

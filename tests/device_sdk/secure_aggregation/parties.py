@@ -1,7 +1,5 @@
 """Devices of a roster, made without a server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Masks cancel in the sum, are uniform, and belong to one round, roster and pair."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One device's stages: repeated calls change nothing, and no call gets more out of it than the protocol allows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shamir's sharing: enough shares give the secret, fewer are independent of it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -3,8 +3,6 @@
 Standard input: one JSON order a line. Standard output: one JSON ending a line. No session is opened before the fork.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Named points at which a process may die: on each side of every statement, file, removal and request."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

@@ -1,8 +1,6 @@
 """The device of several users killed at any point: every user's state opens, counters never go back, and forgetting one
 user is whole or not at all and costs no other anything."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A device killed at any point of its life: its state opens, counters never go back, no report is lost or counted
 twice, and what was to be forgotten is forgotten whole or not at all."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from collections import Counter

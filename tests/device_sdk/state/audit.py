@@ -1,8 +1,6 @@
 """Holds a state folder against the declaration of what it may hold. The store itself is not asked: SQLite is, and the
 cipher by its definition."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Where nothing can be written any more, a device opens and hears; what it cannot write it refuses, and says so."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

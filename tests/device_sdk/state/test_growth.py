@@ -1,7 +1,5 @@
 """A state folder is as large after many rounds as after the first few."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

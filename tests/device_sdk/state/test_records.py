@@ -1,8 +1,6 @@
 """What steps made of a base comes back bit for bit; stored values that are not what they should be are named, also
 where they decrypt."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

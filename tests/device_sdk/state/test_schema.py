@@ -1,7 +1,5 @@
 """A state folder holds what is declared, and nothing else; an audit that finds nothing could have found something."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """What attackers send, the experiment in small, and what its table says of finished cells."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +95,5 @@ def test_the_bar_is_against_the_mean_of_honest_devices() -> None:
     assert rows["sign-flip", "cosine"]["above"]["mean"] == pytest.approx(0.2)
     assert rows["sign-flip", "cosine"]["wer"]["by_seed"] == {"1": 0.12, "2": 0.12}
     (holds,) = map(remark, summary(scale, finished(scale, {}))["findings"])
-    assert "holds: cosine" in holds
-    assert document["words"] == 800
+    assert "holds: cosine" in holds and document["words"] == 800
     assert charts(document)["attacks"].count("<title>") == 6

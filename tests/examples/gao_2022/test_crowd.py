@@ -1,7 +1,5 @@
 """The crowd of Gao et al. 2022: who says what, who holds it, and a row from speech to word error."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

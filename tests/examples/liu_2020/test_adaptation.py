@@ -1,8 +1,6 @@
 """Algorithm 1: groups, what may be known when, what the server publishes; and the devices' own code as an independent
 implementation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

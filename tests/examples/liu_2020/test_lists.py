@@ -1,7 +1,5 @@
 """The cache of n-best lists on disk and how it is made; which meetings are for what, and who speaks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Liu & Peng 2020 from end to end on the n-best lists that are shipped; its document and tables from made-up rows."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

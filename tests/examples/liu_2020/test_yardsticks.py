@@ -1,7 +1,5 @@
 """Bounds of what marginals could give: lists made by hand, and real orders of coffee."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -43,8 +41,7 @@ CLOSE = (("a latte", -1.0), ("a mocha", -1.05))
 def test_habits_help_from_the_second_time_on() -> None:
     """Nothing tells the first mocha of somebody whom nobody is like; the future does."""
     found = rates([said("x", n, "mocha", *CLOSE) for n in range(4)] + [said("y", 0, "tea", ("a tea", -1.0))])
-    assert found[FROZEN] == 0.8
-    assert found["words the user said before"] == 0.2
+    assert found[FROZEN] == 0.8 and found["words the user said before"] == 0.2
     assert found["words the user says, later ones too"] == found[BEST_ENTRY] == 0.0
     assert found["words of everybody else"] == 0.8
 

@@ -1,8 +1,6 @@
 """The experiment of Pelikan et al. 2023 at a size that a test can afford: its rows, its recipes and what it
 concludes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -49,8 +47,7 @@ def test_rows(work: Path) -> None:
     assert Experiment(work, SCALE).row(recipes[2], 1) == rows[2]  # as it was kept
     document = json.loads(json.dumps(summary(recipes, rows)))
     assert document["rows"][0]["recipe"]["paper"] == 61.2 and document["findings"] == {}
-    assert table(document).row_count == 4
-    assert "have not all run" in next(iter(remarks(document)))
+    assert table(document).row_count == 4 and "have not all run" in next(iter(remarks(document)))
 
 
 def test_a_row_that_diverges_is_a_row(work: Path) -> None:

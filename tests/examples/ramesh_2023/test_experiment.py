@@ -1,7 +1,5 @@
 """Ramesh et al. 2023 from end to end, at a size that learns nothing but goes through everything; and its script."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path
@@ -163,8 +161,7 @@ def test_a_pass_takes_every_clip_once_and_in_the_order_of_time(
 def test_a_part_is_the_beginning_of_every_silo_and_there_are_as_many_as_clients() -> None:
     clips = HeldClips([Example(np.full((1, 2), number, np.float16), "", "") for number in range(9)])
     part, owners = some_silos(clips, (4, 5), 0.4)
-    assert owners == (2, 2)
-    assert [part[index].features[0, 0] for index in range(4)] == [0, 1, 4, 5]
+    assert owners == (2, 2) and [part[index].features[0, 0] for index in range(4)] == [0, 1, 4, 5]
     with pytest.raises(ConfigurationError, match="3 silos"):
         silo_rounds([1, 1, 1], 4, 1, 1, 1, 0)
 

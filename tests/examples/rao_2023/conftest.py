@@ -1,7 +1,5 @@
 """A small folder of sentences in the layout of the real data, made up here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

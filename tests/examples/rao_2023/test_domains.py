@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from itertools import combinations
 from pathlib import Path
@@ -19,8 +17,7 @@ def test_no_sentence_and_no_voice_is_in_two_stages(data: Path) -> None:
     old = general(data, 9, 100)
     new = requests(data, 9, old)
     said = [{s.text for s in domain.sentences[stage]} for domain in (old, new) for stage in STAGES]
-    assert all(said)
-    assert all(not one & other for one, other in combinations(said, 2))
+    assert all(said) and all(not one & other for one, other in combinations(said, 2))
     assert all(old.variants[stage] == new.variants[stage] for stage in STAGES[1:])
     voices = [set(old.variants["learn"]), *(set(new.variants[stage]) for stage in STAGES)]
     assert all(not one & other for one, other in combinations(voices, 2))
@@ -63,8 +60,7 @@ def test_people_keep_their_voice_and_share_variants_evenly(data: Path) -> None:
     assert one == other
     used = [person.voice.variant for person in one]
     counts = [used.count(variant) for variant in domain.variants["learn"]]
-    assert max(counts) - min(counts) <= 1
-    assert len({person.name for person in one}) == 25
+    assert max(counts) - min(counts) <= 1 and len({person.name for person in one}) == 25
 
 
 BEFORE = ["a b"] * 40 + ["c d"] * 10

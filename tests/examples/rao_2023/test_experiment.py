@@ -1,7 +1,5 @@
 """The experiment of Rao et al. 2023 from end to end, as small as it can be: every part is the real one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

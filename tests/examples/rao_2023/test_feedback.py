@@ -1,7 +1,5 @@
 """What users say of n-best lists, how they err, and what a teacher's second pass makes of its own."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

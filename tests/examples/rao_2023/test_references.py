@@ -1,7 +1,5 @@
 """The cohort's gradient against the reference of the devices' training graph, its batched search against their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

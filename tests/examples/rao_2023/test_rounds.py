@@ -1,7 +1,5 @@
 """Rounds of a cohort on tiny networks and made-up features: what must hold whatever is learned."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the document says, on rows whose errors are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Gradients of prediction network and joiner over an encoder that a bundle brings, beside torch in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

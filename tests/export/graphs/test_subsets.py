@@ -127,8 +127,7 @@ def test_what_is_frozen_is_no_part_of_the_graph(subset: Subset, layers: Frozen) 
     architecture = ARCHITECTURES[0]
     assert frozen(architecture, subset) == layers
     run, beneath = session(architecture, subset)
-    assert beneath is not None
-    assert not set(layers.parameters(architecture)) & set(run._inputs)
+    assert beneath is not None and not set(layers.parameters(architecture)) & set(run._inputs)
     assert "features" not in run._inputs and set(beneath.outputs) <= set(run._inputs)
     kinds = [node.op_type for node in onnx.load_from_string(training(architecture, subset)).graph.node]
     assert subset != "joint" or (kinds.count("Scan") == 4 and "LSTM" not in kinds)  # the joint's two, the lattice's two
@@ -166,8 +165,7 @@ def test_frozen_layers_follow_their_weights() -> None:
     assert beneath._session is opened
     np.testing.assert_array_equal(above, first)
     below = heard({"encoder.1.R": parameters["encoder.1.R"] * np.float32(2)})
-    assert beneath._session is not opened
-    assert np.abs(below - first).max() > 1e-3
+    assert beneath._session is not opened and np.abs(below - first).max() > 1e-3
     np.testing.assert_array_equal(heard({}), first)
 
 

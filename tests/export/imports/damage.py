@@ -1,8 +1,6 @@
 """Damaged folders: each number is one way to be wrong. Run as a module it imports numbers from its first argument on
 and prints a line for each, so that who watches knows where it ended."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Folders of sherpa-onnx's layout with drawn weights that speak."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -27,8 +27,7 @@ def network(norm: str = "pre", **changes: float) -> CTCTransformer:
 def test_a_text_comes_back_as_it_can_be_written(language: str, text: str, written: str) -> None:
     alphabet = ALPHABETS[language]
     tokens = alphabet.encode(text)
-    assert alphabet.decode(tokens) == written
-    assert all(0 < token < alphabet.size for token in tokens)
+    assert alphabet.decode(tokens) == written and all(0 < token < alphabet.size for token in tokens)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

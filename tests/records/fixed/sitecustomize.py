@@ -4,8 +4,6 @@ All randomness of the standard library, and of numpy's generators without a seed
 checkout that is the working directory is imported, wherever else the environment has installed the packages from.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

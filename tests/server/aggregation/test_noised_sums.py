@@ -1,7 +1,5 @@
 """Sums that get noise: one device more or less moves them by its clipping bound at most, whatever the others sent."""
 
-from __future__ import annotations
-
 import math
 from contextlib import closing
 from fractions import Fraction
@@ -133,8 +131,7 @@ def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
     delta = clipped(values, clip_norm)
     for name, found in deltas.in_steps(delta, grid).items():
         lost = np.abs(delta[name].astype(np.float64)) - np.abs(found * grid.step)
-        assert (lost >= 0).all()
-        assert (lost <= grid.step + 1e-6 * np.abs(delta[name])).all()
+        assert (lost >= 0).all() and (lost <= grid.step + 1e-6 * np.abs(delta[name])).all()
 
 
 def summed(deltas: list[Delta], grid: deltas.Grid) -> deltas.DeltaSum:

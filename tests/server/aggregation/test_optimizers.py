@@ -1,7 +1,5 @@
 """Server optimizers against torch's own, and what the server makes of a delta against what torch makes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Leaves folded by any number of workers: the same bits, whoever they are and whatever becomes of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

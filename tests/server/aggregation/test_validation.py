@@ -1,7 +1,5 @@
 """What is refused before it is counted."""
 
-from __future__ import annotations
-
 import json
 import struct
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A server process over a database and blobs of its own, the program's commands beside it, and the loss of it all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

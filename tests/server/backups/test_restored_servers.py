@@ -1,8 +1,6 @@
 """A server that was lost and brought back does not know what was released in between. It draws nothing a second time
 for what was charged once, charges what it cannot know, and gives no version twice."""
 
-from __future__ import annotations
-
 import struct
 from base64 import b64encode
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A backup that could not be brought back is none: it is refused when it is made, and found when it is looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

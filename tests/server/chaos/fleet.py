@@ -3,8 +3,6 @@
 Every report owns one bucket: a word of the list, or a value of the model. So a released count above 1 proves double
 counting, and one below proves loss. Now and then a report that was acknowledged long ago is sent once more."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

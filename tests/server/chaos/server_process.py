@@ -1,7 +1,5 @@
 """A real server process whose model and words are buckets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 """A real server process, killed while devices upload and rounds are aggregated: no acknowledged report is lost, none
 is counted twice, and the books agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 A device reports every bucket that it owns once. It keeps a report's exact bytes until it is answered, and takes the
 bucket back only where the server says that it will never take the report."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

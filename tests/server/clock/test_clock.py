@@ -2,8 +2,6 @@
 responses, kills, restarts, rotated keys and expiry. Every report owns one bucket, and no bucket ever differs from 1:
 above it, a report was counted twice, below it, one was lost."""
 
-from __future__ import annotations
-
 import gc
 import random
 import shutil

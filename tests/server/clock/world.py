@@ -3,8 +3,6 @@
 Requests come to the functions behind the routes, signed as devices sign them; no socket and no thread is in between, so
 that a sequence of operations is the same at every run of its seed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """``idiolect marginals``: what is pulled, changed, pushed and compared."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -73,11 +71,9 @@ def test_both_directions_are_one_another_reversed(pairs: list[tuple[float, float
     names = {word: f"w{word}" for word in range(len(pairs))}
     forward = moved(names, dict(enumerate(pairs)), top)
     backward = moved(names, {word: (after, before) for word, (before, after) in enumerate(pairs)}, top)
-    assert forward["changed"] == backward["changed"]
-    assert len(forward["up"]) <= top
+    assert forward["changed"] == backward["changed"] and len(forward["up"]) <= top
     ups, downs = ([entry["log_ratio"] for entry in each] for each in (forward["up"], backward["down"]))
-    assert ups == pytest.approx([-ratio for ratio in downs])
-    assert ups == sorted(ups, reverse=True)
+    assert ups == pytest.approx([-ratio for ratio in downs]) and ups == sorted(ups, reverse=True)
     assert all(ratio > 0 for ratio in ups)
 
 

@@ -1,7 +1,5 @@
 """The operators' commands against a server in this process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -212,8 +210,7 @@ def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundl
     file.write_bytes(dump_weights(initial(seed=2).weights))
     assert "registered and published" in run(models.app, "push", str(file), "--version", "v2", "--note", "trial")
     listed = run(models.app, "list")
-    assert "v2" in listed and "trial" in listed
-    assert "base-1 is current" in run(models.app, "rollback")
+    assert "v2" in listed and "trial" in listed and "base-1 is current" in run(models.app, "rollback")
     assert operator.get("status")["model_version"] == "base-1"
     assert "v2 is current" in run(models.app, "rollback", "v2")
     # A bundle of another architecture is read whole and refused by the server.
@@ -251,8 +248,7 @@ def test_rollouts(run: Run, tmp_path: Path) -> None:
 def test_marginals(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "news.txt"
     text.write_text("coffee Coffee milk\n")
-    assert "Marginals 0" in run(marginals.app, "show")
-    assert "background" in run(marginals.app, "list")
+    assert "Marginals 0" in run(marginals.app, "show") and "background" in run(marginals.app, "list")
     assert json.loads(run(marginals.app, "show", "0", "--top", "2", "--json"))["top"][0]["word"] == "<unk>"
     assert "0 are current" in run(marginals.app, "rollback", "0")
     monkeypatch.setattr(marginals, "counts_to_probabilities", lambda *_: initial().background)
@@ -297,11 +293,9 @@ def test_privacy_words(run: Run, tmp_path: Path) -> None:
     source.write_text("\n".join(json.dumps(["zyxwort", f"rollout{'x' * number}"]) for number in range(40)))
     options = (str(source), "--max-words", "2", "--epsilon", "8", "--delta", "1e-9")
     found = json.loads(run(privacy.app, "words", *options, "--json"))
-    assert list(found["words"]) == ["zyxwort"]
-    assert found["threshold"] < 10
+    assert list(found["words"]) == ["zyxwort"] and found["threshold"] < 10
     shown = run(privacy.app, "words", *options, "--output", str(tmp_path / "out.json"))
-    assert "zyxwort" in shown
-    assert "rollout" not in shown + (tmp_path / "out.json").read_text()
+    assert "zyxwort" in shown and "rollout" not in shown + (tmp_path / "out.json").read_text()
     source.write_text('["one"]\n{"secret": 1}')
     with pytest.raises(DataError, match="line 2: expected a JSON list") as raised:
         run(privacy.app, "words", str(source))
@@ -313,8 +307,7 @@ def test_privacy_words(run: Run, tmp_path: Path) -> None:
 
 def test_privacy_audit(run: Run) -> None:
     found = json.loads(run(privacy.app, "audit", "--runs", "16000", "--confidence", "0.999", "--json"))
-    assert len(found["samplers"]) == 7
-    assert all(line["lower_bound"] >= 0 for line in found["samplers"])
+    assert len(found["samplers"]) == 7 and all(line["lower_bound"] >= 0 for line in found["samplers"])
     assert found["as_expected"]
 
 

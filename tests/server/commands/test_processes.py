@@ -1,7 +1,5 @@
 """``idiolect serve --processes`` on a real PostgreSQL: one address, one state, one hand on the rounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -89,16 +87,14 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
         with httpx.Client(timeout=60) as http:
             operator = Operator(http, address)
             second = operator.open()
-            assert report(second) == 200
-            assert operator.close(second)["state"] == "published"
+            assert report(second) == 200 and operator.close(second)["state"] == "published"
         log = [json.loads(line) for line in (tmp_path / "server.log").read_text().splitlines()]
         assert [line["code"] for line in log if line["message"].startswith("a process ended")] == [-signal.SIGKILL]
 
         other = ran(tmp_path, "serve", "--port", "0", *program(url, tmp_path / "more", tiny_bundle), **TOKENS)
         assert other.returncode != 0 and "another server uses it" in other.stderr
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert not any(map(is_running, renewed))
+        assert process.wait(60) == 0 and not any(map(is_running, renewed))
         assert not ready.exists()
 
 

@@ -1,7 +1,5 @@
 """``idiolect serve`` as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -30,8 +28,7 @@ def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
         headers = {"Authorization": f"Bearer {tokens['operator_token']}"}
         assert httpx.get(f"{found['url']}/v1/operator/status", headers=headers, timeout=30).status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert not (tmp_path / "ready.json").exists()
+        assert process.wait(30) == 0 and not (tmp_path / "ready.json").exists()
 
 
 @pytest.mark.parametrize("option", ["--database", "--blobs"])
@@ -60,8 +57,7 @@ def test_new_tokens_are_told_by_their_file(
 def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "tokens.json"
     first = read_tokens(path, None, None)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_tokens(path, None, None) == first
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and read_tokens(path, None, None) == first
     assert read_tokens(path, "mine", None) == ("mine", first[1])
     assert read_tokens(tmp_path / "none", "mine", "yours") == ("mine", "yours")
 
@@ -103,8 +99,7 @@ def test_bad_options(tmp_path: Path, words: list[str], message: str) -> None:
     app = typer.Typer()
     app.command()(command)
     result = CliRunner().invoke(app, [*words, "--database", str(tmp_path / "a.db")])
-    assert isinstance(result.exception, ConfigurationError)
-    assert message in str(result.exception)
+    assert isinstance(result.exception, ConfigurationError) and message in str(result.exception)
 
 
 @pytest.mark.parametrize(

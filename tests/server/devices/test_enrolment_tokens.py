@@ -1,7 +1,5 @@
 """Tokens that let devices enrol: so many, so long, until they are revoked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,12 +47,10 @@ def test_so_many_devices_and_no_more(gate: Gate) -> None:
     found = gate.enrol(token, first)
     assert found[0] == 200
     assert gate.enrol(token, first) == found, "again after a lost answer: nothing is used up"
-    assert gate.enrol(token)[0] == 200
-    assert gate.enrol(token) == (403, "token_used_up")
+    assert gate.enrol(token)[0] == 200 and gate.enrol(token) == (403, "token_used_up")
     assert gate.enrol(token, first) == found, "who is in stays in"
     entry = gate.operator.get("enrolment-tokens")["enrolment_tokens"][0]
-    assert (entry["name"], entry["uses"], entry["used"]) == ("two", 2, 2)
-    assert token not in str(entry)
+    assert (entry["name"], entry["uses"], entry["used"]) == ("two", 2, 2) and token not in str(entry)
     listed = gate.operator.get("devices")
     assert listed["count"] == 2
     assert {device["enrolment_token"] for device in listed["devices"]} == {"two"}
@@ -69,8 +65,7 @@ def test_so_long_and_until_it_is_revoked(gate: Gate) -> None:
     endless, party = gate.token("endless", uses=None), Party(gate.http)
     found = gate.enrol(endless, party)
     gate.operator.post("enrolment-tokens/endless/revoke")
-    assert gate.enrol(endless) == (403, "token_revoked")
-    assert gate.enrol(endless, party) == found
+    assert gate.enrol(endless) == (403, "token_revoked") and gate.enrol(endless, party) == found
     party.id = found[1]
     assert party.post("/v1/check-in", b"{}", at=gate.now[0]).status_code == 422, "known, if not understood"
     for path, status in (("enrolment-tokens", 409), ("enrolment-tokens/none/revoke", 404)):
@@ -99,8 +94,7 @@ def test_the_servers_own_token_has_a_number_of_uses(gate: Gate) -> None:
         keys = [{"id": f"made-up-{number}", "public_key": number.to_bytes(32, "big")} for number in range(9998)]
         connection.execute(insert(devices), [key | {"enrolled_at": gate.now[0]} for key in keys])
     last = gate.enrol(ENROLMENT)
-    assert last[0] == 200
-    assert gate.enrol(ENROLMENT) == (403, "token_used_up")
+    assert last[0] == 200 and gate.enrol(ENROLMENT) == (403, "token_used_up")
     assert gate.enrol(ENROLMENT, party)[0] == 200, "who is in stays in"
     gate.operator.post(f"devices/{last[1]}/revoke")
     assert gate.enrol(ENROLMENT) == (403, "token_used_up"), "a revoked device leaves no place"
@@ -125,11 +119,8 @@ def test_one_address_enrols_so_many_and_then_waits(tmp_path: Path) -> None:
 
         answers = [enrol("203.0.113.5", ENROLMENT if number % 2 else "guessed-token") for number in range(140)]
         statuses = [answer.status_code for answer in answers]
-        assert set(statuses[:100]) == {200, 401}
-        assert 429 in statuses
+        assert set(statuses[:100]) == {200, 401} and 429 in statuses
         first = answers[statuses.index(429)]
-        assert first.json()["code"] == "too_many_requests"
-        assert int(first.headers["retry-after"]) >= 1
-        assert enrol("203.0.113.6").status_code == 200
-        assert enrol("2001:db8::1").status_code == 200
+        assert first.json()["code"] == "too_many_requests" and int(first.headers["retry-after"]) >= 1
+        assert enrol("203.0.113.6").status_code == 200 and enrol("2001:db8::1").status_code == 200
         assert {enrol(None).status_code for _ in range(120)} == {200}

@@ -3,8 +3,6 @@
 A hundred connections send in drops and are opened again as they are cut off; beside them come bombs and bodies that
 lie, one after the other. HEAD: hexadecimal bytes of the head of a request that an enrolled device signed."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import itertools

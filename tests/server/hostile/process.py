@@ -1,7 +1,5 @@
 """A server in a process of its own with tight limits, and clients that speak bytes to it."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

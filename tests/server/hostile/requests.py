@@ -1,7 +1,5 @@
 """Requests to throw at a server: from its OpenAPI document, from its messages' schemas, and honest ones with damage."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """Whatever is thrown at the server, it answers, never with a 5xx, and holds no more memory than before."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -50,16 +48,14 @@ def bombard(folder: Path, count: int, part: int = 0) -> tuple[Counter[int], int]
             statuses += throw(server, sender, requests)
         grown = server.memory - before
         sender.close()
-        assert server.runs()
-        assert party.check_in().status_code == 200
+        assert server.runs() and party.check_in().status_code == 200
     return statuses, grown
 
 
 def test_malformed_bodies(tmp_path: Path) -> None:
     statuses, grown = bombard(tmp_path, count := 200)
     assert {401, 404, 422} <= statuses.keys()
-    assert sum(statuses[status] for status in statuses if status >= 400) > count / 2
-    assert grown < GROWTH
+    assert sum(statuses[status] for status in statuses if status >= 400) > count / 2 and grown < GROWTH
 
 
 @pytest.mark.slow
@@ -69,5 +65,4 @@ def test_a_hundred_thousand_malformed_bodies(tmp_path: Path, capsys: pytest.Capt
     statuses, grown = bombard(tmp_path, 105_000 // PARTS, part)
     with capsys.disabled():
         print(f"\n{statuses.total():,} requests, {dict(sorted(statuses.items()))}; memory grew by {grown:,} bytes")
-    assert statuses.total() >= 100_000 // PARTS
-    assert grown < GROWTH // PARTS
+    assert statuses.total() >= 100_000 // PARTS and grown < GROWTH // PARTS

@@ -1,8 +1,6 @@
 """Ever more connections, bodies and readers that keep a server waiting: an honest device is answered all the same, and
 what is held in memory stays bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

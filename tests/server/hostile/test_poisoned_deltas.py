@@ -1,7 +1,5 @@
 """Poisoned deltas are refused with a reason, and the aggregate is to the bit what it is without them."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path

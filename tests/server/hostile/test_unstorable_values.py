@@ -1,7 +1,5 @@
 """Texts that PostgreSQL cannot hold end in an answer that says so, as on SQLite in one that finds nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The paired bootstrap: right where the answer is known, paired, by group."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The typed client against the real server: everything it can ask, and that nothing is lost on the way."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Composition by privacy loss against exact sums over outputs, against dp-accounting and against what may be added up;
 amplified by sampling; over hundreds and thousands of rounds; and plans calibrated by it."""
 
-from __future__ import annotations
-
 import math
 import time
 import tracemalloc
@@ -95,8 +93,7 @@ def test_a_smaller_change_tells_less() -> None:
 def test_single_lines(total: Spent, expected: tuple[float, float]) -> None:
     """What makes no sense, or fails more often than asked for, counts as infinite."""
     found = compose(total, DELTA)
-    assert found[0] == pytest.approx(expected[0], rel=1e-3)
-    assert found[1] in (expected[1], DELTA)
+    assert found[0] == pytest.approx(expected[0], rel=1e-3) and found[1] in (expected[1], DELTA)
 
 
 def test_exchanged_moves_twice_as_much() -> None:

@@ -1,7 +1,5 @@
 """The ledger: what is charged, how it composes, where it stops; and ledgers of years, which make nothing slower."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -135,8 +133,7 @@ def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[P
     assert (marginals["rounds"], marginals["devices"]) == (2, 2)
     # An utterance is in one round, where all 20 words may give way to 20 others.
     assert marginals["utterance_epsilon"] == compose(Spent({replace(once, coordinates=40, epsilon=1.0): 1}), DELTA)[0]
-    assert marginals["count_epsilon"] is None
-    assert marginals["trust_model"].startswith("central")
+    assert marginals["count_epsilon"] is None and marginals["trust_model"].startswith("central")
     assert deltas["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2) / 2, DELTA))
     assert (deltas["delta"], deltas["devices"]) == (DELTA, 1)
     assert deltas["utterance_epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA))

@@ -1,7 +1,5 @@
 """New words: the threshold against exact probabilities, what is released, what it costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Set
 from fractions import Fraction
@@ -82,8 +80,7 @@ def test_what_many_say_is_released_and_what_one_says_is_not() -> None:
     devices = [{"flatwhite", "cortado", f"secret{'a' * (number % 40 + 1)}"} for number in range(400)]
     devices[0] = {"canary"}
     found = released(devices, plan)
-    assert list(found) == ["flatwhite"]
-    assert abs(found["flatwhite"] - 399) < 60
+    assert list(found) == ["flatwhite"] and abs(found["flatwhite"] - 399) < 60
     assert released([], plan) == {}
 
 

@@ -1,7 +1,5 @@
 """Noise and Gaussian accounting against dp-accounting, and a canary attack on the samplers: shipped and broken ones."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

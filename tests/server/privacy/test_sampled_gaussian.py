@@ -1,7 +1,5 @@
 """Plans of federations, and Pelikan et al. 2023's tables: Rényi accounting against dp-accounting where it converges."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -26,8 +26,7 @@ from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, refus
 
 def test_a_bundle_is_where_a_server_starts(tiny_bundle: Bundle, tmp_path: Path) -> None:
     start = initial_from_bundle(tiny_bundle.path)
-    assert start.version == tiny_bundle.version
-    assert start.words[0] == "<unk>"
+    assert start.version == tiny_bundle.version and start.words[0] == "<unk>"
     assert trainable(start.weights) == dict(sorted(tiny_bundle.architecture.parameter_shapes().items()))
     with Service(settings(tmp_path), start) as own:
         assert own.status()["model_version"] == tiny_bundle.version

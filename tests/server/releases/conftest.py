@@ -1,7 +1,5 @@
 """A folder with a round that is about to be aggregated, and the round's id."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

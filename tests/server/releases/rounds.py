@@ -1,7 +1,5 @@
 """A round of both streams that is about to be aggregated, copies of it, and the end of its server at any boundary."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """A process that ends at any boundary of a round, and the one that goes on, publish one and the same release, noise
 included."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -45,8 +43,7 @@ def test_a_crash_anywhere_and_a_resume_publish_the_same(
 ) -> None:
     folder, round_id = closed
     expected, boundaries = uncut(folder, tmp_path / "uncut", round_id)
-    assert expected.state == "published"
-    assert boundaries > 100
+    assert expected.state == "published" and boundaries > 100
     assert np.count_nonzero(noise_of(expected)) > 30, "the noise that is compared is there"
     for limit in range(0, boundaries, every):
         assert killed(open_copy(folder, tmp_path / "cut"), round_id, limit) == limit + 1

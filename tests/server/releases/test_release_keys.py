@@ -1,7 +1,5 @@
 """Keys of releases: one for one set of accepted reports, another key and another charge for others, and none twice."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import random
@@ -94,8 +92,7 @@ def test_other_reports_have_another_key_and_another_charge(service: Service, clo
     change(service)
     second = obtained(service, closed[1])
     assert first.key != second.key and first.inputs_sha256 != second.inputs_sha256
-    assert charges(service) == [[1, 2]] * 3
-    assert obtained(service, closed[1]) == second
+    assert charges(service) == [[1, 2]] * 3 and obtained(service, closed[1]) == second
     go_on(service, closed[1])
     found = published(service, closed[1])
     assert [each[1] for each in found.releases if each[0] == "marginals"] == [second.inputs_sha256]
@@ -128,8 +125,7 @@ def test_reports_that_change_under_way_are_not_released_by_the_old_key(
     monkeypatch.setattr("server.rounds.advance.release_deltas", changing)
     go_on(service, closed[1])
     found = published(service, closed[1])
-    assert len(calls) == 2
-    assert charges(service) == [[1, 2]] * 3
+    assert len(calls) == 2 and charges(service) == [[1, 2]] * 3
     assert len(found.releases) == 2
 
 

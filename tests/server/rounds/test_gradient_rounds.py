@@ -1,7 +1,5 @@
 """Rounds of Rao et al. 2023: gradients, Adam, a teacher beside the model, rehearsal, one round after another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,8 +81,7 @@ def test_the_teacher_follows_at_its_interval_and_is_published_beside(
     models = {entry["version"]: entry for entry in operator.get("models")["models"]}
     teachers = [models[found["model_version"]]["teacher"] for found in made]
     assert teachers[0] == "base-1", "the teacher begins as what the first round started from"
-    assert teachers[1] == teachers[2] != teachers[0]
-    assert teachers[3] not in teachers[:3]
+    assert teachers[1] == teachers[2] != teachers[0] and teachers[3] not in teachers[:3]
     students = [weights_of(http, found["model_version"])[BIAS] for found in made]
     first = 0.75 * base + 0.25 * students[1]
     assert np.allclose(weights_of(http, teachers[1])[BIAS], first, atol=1e-6)
@@ -113,8 +110,7 @@ def test_a_teacher_that_is_never_updated_stays_the_base(operator: Operator, devi
 
 def rehearse(base: Weights, plan: RoundSettings, number: int) -> Iterator[Weights]:
     """Pseudo-devices whose gradients are known: 0.1 times the number of the round."""
-    assert plan.rehearsal is not None
-    assert base["features.scale"].tolist() == [1, 1, 1, 1]
+    assert plan.rehearsal is not None and base["features.scale"].tolist() == [1, 1, 1, 1]
     yield from (values_of(0.1 * number) for _ in range(plan.rehearsal.pseudo_devices))
 
 

@@ -1,7 +1,5 @@
 """What fails is tried again after growing pauses, and given up: soon where tries cannot mend it, else late."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -34,8 +32,7 @@ def given_up_after(error: Exception) -> tuple[int, float]:
 def test_what_tries_cannot_mend_is_given_up_soon(errors: list[Exception], patience: Patience, pause: float) -> None:
     for error in errors:
         tries, seconds = given_up_after(error)
-        assert tries >= patience.tries
-        assert patience.seconds <= seconds <= patience.seconds + pause
+        assert tries >= patience.tries and patience.seconds <= seconds <= patience.seconds + pause
 
 
 def test_a_fault_that_passes_leaves_no_trace_and_does_not_count_for_another() -> None:
@@ -49,8 +46,7 @@ def test_a_fault_that_passes_leaves_no_trace_and_does_not_count_for_another() ->
     assert setbacks.is_due("r2"), "what failed holds nothing else up"
     assert setbacks.seconds_left == 1.0
     setbacks.passed("r1")
-    assert setbacks.seconds_left == float("inf")
-    assert not setbacks.holds("r1") and setbacks.is_due("r1")
+    assert setbacks.seconds_left == float("inf") and not setbacks.holds("r1") and setbacks.is_due("r1")
     setbacks.failed("r1", STORED)
     setbacks.keep(["r2"])
     assert not setbacks.holds("r1")

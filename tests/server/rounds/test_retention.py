@@ -1,7 +1,5 @@
 """What a long series of rounds leaves behind: the newest whole, of older ones what ledger and lineage need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

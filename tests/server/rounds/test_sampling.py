@@ -1,7 +1,5 @@
 """Who a round asks: the draw itself, and rounds that sample, over HTTP and through the ledger."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -148,8 +146,7 @@ def test_a_straggler_after_the_deadline_is_told_so(tmp_path: Path) -> None:
         now[0] = 1100.0
         path, body = f"/v1/rounds/{round_id}/marginals", device.counts(round_id, {1: 1})
         answer = device.post(path, body, round_id, at=now[0])
-        assert refusal(answer) == (409, "round_closed")
-        assert "deadline" in answer.json()["detail"]
+        assert refusal(answer) == (409, "round_closed") and "deadline" in answer.json()["detail"]
 
 
 def test_an_amplified_round_charges_everyone_once_by_the_accountant(
@@ -236,7 +233,6 @@ def test_a_killed_server_releases_the_same_noised_model(tmp_path: Path, monkeypa
         own: Service = http.app.state.service
         with pytest.raises(KeyboardInterrupt):
             own.close_round(round_id)
-        assert own.close_round(round_id)["state"] == "published"
-        assert made[0] == made[1]
+        assert own.close_round(round_id)["state"] == "published" and made[0] == made[1]
         with own.database.read() as connection:
             assert len(connection.execute(select(population_charges)).all()) == 1, "one draw, one charge"

@@ -1,7 +1,5 @@
 """The state machine, and what a stopped server finds when it starts again."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -156,8 +154,7 @@ def test_the_evaluation_decides(tmp_path: Path, verdict: Evaluation | IdiolectEr
         round_id = operator.open(deltas={})
         device.send_delta(round_id)
         found = operator.close(round_id)
-        assert found["state"] == state
-        assert seen == [set(initial().weights)]
+        assert found["state"] == state and seen == [set(initial().weights)]
         assert operator.get("status")["model_version"] == (found["model_version"] if state == "published" else "base-1")
         assert str(verdict.note if isinstance(verdict, Evaluation) else verdict) in found["evaluation"]["note"]
 
@@ -169,8 +166,7 @@ def test_local_noise_is_not_noised_again(operator: Operator, device: Party, http
     own: Service = http.app.state.service
     with own.database.read() as connection:
         row = find_marginals(connection, found["marginals_version"])
-    assert read_counts(row).tolist() == [-100 * word for word in range(40)]
-    assert row.variance > 1e6
+    assert read_counts(row).tolist() == [-100 * word for word in range(40)] and row.variance > 1e6
 
 
 def _state(service: Service, round_id: str) -> str:
@@ -201,8 +197,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
             worker.start()
         for worker in workers:
             worker.join(30)
-        assert _state(own, round_id) == "published"
-        assert len(draws) == 2 and np.array_equal(*draws)
+        assert _state(own, round_id) == "published" and len(draws) == 2 and np.array_equal(*draws)
         with own.database.read() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM releases").scalar() == 1
             assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 3

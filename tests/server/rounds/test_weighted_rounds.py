@@ -1,7 +1,5 @@
 """Rounds that weigh devices by their loss or word error, and a step on held-out speech afterwards (Gao et al. 2022)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

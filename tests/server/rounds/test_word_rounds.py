@@ -1,7 +1,5 @@
 """Rounds that collect words outside the public list: what is offered, taken, refused, charged and released."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -43,8 +41,7 @@ def test_what_enough_devices_name_is_released_and_nothing_else_stays(tmp_path: P
         noise = {"name": "discrete_laplace", "trust": "central", "scale": pytest.approx(0.4, rel=1e-5)}
         assert release["mechanism"] == plan | noise | {"threshold": least}
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"cortado" in kept
-    assert not any(secret.encode() in kept for secret in secrets)
+    assert b"cortado" in kept and not any(secret.encode() in kept for secret in secrets)
 
 
 def test_it_is_offered_to_devices_that_can_take_part(operator: Operator, device: Party) -> None:
@@ -79,8 +76,7 @@ def test_malformed_reports_are_refused_by_name(
     round_id = opened(operator)
     answer = device.send_words(round_id, "zzsecret", **changes)
     assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (status, code, field)
-    assert "zzsecret" not in answer.text
-    assert operator.get(f"rounds/{round_id}")["reports"]["words"] == 0
+    assert "zzsecret" not in answer.text and operator.get(f"rounds/{round_id}")["reports"]["words"] == 0
 
 
 def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
@@ -127,6 +123,5 @@ def test_a_server_that_was_killed_draws_the_same_words_again(
     for _ in range(2):
         http.post(f"/v1/operator/rounds/{round_id}/close", headers=HEADERS)
     found = operator.close(round_id)["releases"]["words"]["words"]
-    assert len(drawn) >= 3
-    assert all(release.words == found for release in drawn)
+    assert len(drawn) >= 3 and all(release.words == found for release in drawn)
     assert 0 < len(found) < len(names)

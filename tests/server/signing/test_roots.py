@@ -1,7 +1,5 @@
 """The offline side: keys on a disk, proposals, signatures, and the command for them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -28,8 +26,7 @@ def key_id(folder: Path, number: int) -> str:
 
 def test_keys_are_for_their_owner_only(folder: Path) -> None:
     keys = [*folder.glob("*.pem"), *folder.glob("server/keys/*.pem")]
-    assert len(keys) == 6
-    assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
+    assert len(keys) == 6 and {path.stat().st_mode & 0o777 for path in keys} == {0o600}
     assert b"ENCRYPTED" in (folder / "root-1.pem").read_bytes()
     path = folder / "server" / "keys" / "targets.pem"
     path.chmod(0o640)

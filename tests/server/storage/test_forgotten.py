@@ -1,8 +1,6 @@
 """What a round has used is gone from every file when it has ended: words, counts, deltas and keys, in each form in
 which they are written, and what was measured on single devices. Looked for in the files of servers that run."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

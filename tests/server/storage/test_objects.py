@@ -1,7 +1,5 @@
 """Blobs in a real server that speaks S3's protocol, and a whole round over it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +37,7 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_blobs(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     store = open_blobs(request.getfixturevalue("bucket") if kind == "bucket" else tmp_path / "blobs")
-    assert list(store.names("deltas")) == []
-    assert not store.has("deltas/r1/b")
+    assert list(store.names("deltas")) == [] and not store.has("deltas/r1/b")
     for name in ("deltas/r1/b", "deltas/r1/a", "models/c.safetensors"):
         store.put(name, b"before")
         store.put(name, name.encode() * 1000)
@@ -49,8 +46,7 @@ def test_blobs(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Non
     store.hold("deltas/r1/a", tmp_path / "held")
     store.delete("deltas/r1/a")
     store.delete("deltas/r1/a")
-    assert (tmp_path / "held").read_bytes() == b"deltas/r1/a" * 1000
-    assert not store.has("deltas/r1/a")
+    assert (tmp_path / "held").read_bytes() == b"deltas/r1/a" * 1000 and not store.has("deltas/r1/a")
     with pytest.raises(StateError, match="cannot be read"):
         store.get("deltas/r1/a")
     for wrong in ("", "/etc/passwd", "../x", "models", "models/../x", "models/.x", "a//b", "models/a b", "Models/x"):
@@ -92,7 +88,6 @@ def test_a_round_of_deltas(bucket: str, tmp_path: Path) -> None:
             rest = http.get(f"/v1/models/{name}", headers={"Range": "bytes=50-"})
             assert rest.status_code == 206 and rest.content == whole.content[50:]
     store = open_blobs(bucket)
-    assert list(store.names("deltas")) == []
-    assert len(list(store.names("models"))) == 2
+    assert list(store.names("deltas")) == [] and len(list(store.names("models"))) == 2
     with serving(tmp_path, blobs=bucket) as http:
         assert Operator(http).get("status")["model_version"] == version

@@ -1,7 +1,5 @@
 """Migrations, transactions and blobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -181,8 +179,7 @@ def test_a_cut_off_write_leaves_nothing_behind(tmp_path: Path) -> None:
     leftover = tmp_path / "models" / f"{TEMPORARY}abc"
     leftover.parent.mkdir()
     leftover.write_bytes(b"half")
-    assert list(FolderBlobs(tmp_path).names("models")) == []
-    assert not leftover.exists()
+    assert list(FolderBlobs(tmp_path).names("models")) == [] and not leftover.exists()
 
 
 def test_a_failed_write_names_the_file(tmp_path: Path) -> None:

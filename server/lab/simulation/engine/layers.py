@@ -5,8 +5,7 @@ in; I, O: sizes in and out. Every tensor that a layer reads has R as its leading
 
 A weight's gradient of client k is the product of two tall matrices, sum over rows m of b[k, m] a[k, m]^T. So its norm
 needs only the products of rows with rows, and a weighted sum over clients is one product of all rows: gradients of
-single clients are never held (Goodfellow 2015; Li et al. 2021, Bu et al. 2022 for sequences and convolutions).
-"""
+single clients are never held (Goodfellow 2015; Li et al. 2021, Bu et al. 2022 for sequences and convolutions)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Who takes part, and with which examples: functions of (seed, round, client), so that a round repeats itself.
 
-K: clients of a group; N: examples of each; R = K N rows, client after client.
-"""
+K: clients of a group; N: examples of each; R = K N rows, client after client."""
 
 from __future__ import annotations
 

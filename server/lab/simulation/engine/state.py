@@ -1,7 +1,6 @@
 """What one round hands to the next, and its file: safetensors with JSON in its header, whole or not at all.
 
-The noise of a round's sum, drawn once, and what the ledger says of it.
-"""
+The noise of a round's sum, drawn once, and what the ledger says of it."""
 
 from __future__ import annotations
 

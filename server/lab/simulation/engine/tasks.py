@@ -1,7 +1,6 @@
 """What can be learned: labels of vectors and sequences, and what was said, by CTC; and its errors.
 
-R: examples; F: feature frames (10 ms); M: mel bins; U: characters.
-"""
+R: examples; F: feature frames (10 ms); M: mel bins; U: characters."""
 
 from __future__ import annotations
 

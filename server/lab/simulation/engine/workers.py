@@ -1,7 +1,6 @@
 """What clients send, clipped and added up: by one big batch, with stacked weights, or client by client.
 
-K: clients of a group. A client's delta is its weights after local work minus those before.
-"""
+K: clients of a group. A client's delta is its weights after local work minus those before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Going on from a trained RNN-T: more speech of the same kind, a narrower domain, another language.
 
-V: pieces; E: embedding size; J: joiner size.
-"""
+V: pieces; E: embedding size; J: joiner size."""
 
 from __future__ import annotations
 

@@ -23,17 +23,14 @@ NETWORKS: Mapping[str, Architecture | StatelessShape] = {**PRESETS, **stateless.
 class Recipe:
     """Everything that decides a run, besides the speech.
 
-    pieces: of the tokenizer (default: the preset's).
-    flat_share, easy_share, ctc_share: shares of the budget at which the flat start on a few clear words, CTC on the
-    same words, and CTC on whole utterances end. helper: weight of CTC beside the RNN-T loss (both per token).
-    made_augmented, real_augmented: share of the made and of the real utterances whose features are changed at every
-    use, by made_change and real_change; it rises to this over augment_share of the budget. Real recordings are few and
-    come back often, so they are changed more.
-    shard: utterances in a shard; window: shards in an epoch (the newest is fresh). batch: most utterances; seconds:
-    most audio in a batch, padding included. accumulate: batches in a step. clip: largest gradient norm. pruning: see
-    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way. The
-    rest is as in :class:`Settings`.
-    """
+    pieces: of the tokenizer (default: the preset's). flat_share, easy_share, ctc_share: shares of the budget at which
+    the flat start on a few clear words, CTC on the same words, and CTC on whole utterances end. helper: weight of CTC
+    beside the RNN-T loss (both per token). made_augmented, real_augmented: share of the made and of the real utterances
+    whose features are changed at every use, by made_change and real_change; it rises to this over augment_share of the
+    budget. Real recordings are few and come back often, so they are changed more. shard: utterances in a shard; window:
+    shards in an epoch (the newest is fresh). batch: most utterances; seconds: most audio in a batch, padding included.
+    accumulate: batches in a step. clip: largest gradient norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
+    snapshot_minutes, watch_steps: when word errors are counted on the way. The rest is as in :class:`Settings`."""
 
     preset: str = "small"
     pieces: int | None = None

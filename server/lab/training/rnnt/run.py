@@ -50,15 +50,13 @@ def train_rnnt(
     """Train, or go on from the checkpoint in ``out``. Returns the last line of the log.
 
     pieces: the tokenizer's model. begin: parameters and constants of a trained network to go on from; the same pieces
-    are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or
-    stays as it is. watched: utterances to report word errors on, by source, which are not trained on; those whose
-    source ends with ``.development`` choose the weights that are exported. details: what ``training.json`` should also
-    say. snapshots: receives copies of the weights on the way. device: to train on. tensorboard: a folder for its event
-    files. show: a progress bar.
-    Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``; of a
-    Zipformer also the folder ``sherpa``, in sherpa-onnx's layout.
-    Raises LearningError when a gradient is no longer a number.
-    """
+    are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or stays
+    as it is. watched: utterances to report word errors on, by source, which are not trained on; those whose source ends
+    with ``.development`` choose the weights that are exported. details: what ``training.json`` should also say.
+    snapshots: receives copies of the weights on the way. device: to train on. tensorboard: a folder for its event
+    files. show: a progress bar. Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and
+    checkpoint.safetensors to ``out``; of a Zipformer also the folder ``sherpa``, in sherpa-onnx's layout. Raises
+    LearningError when a gradient is no longer a number."""
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """RNN-T training as a task: which loss in which phase, and greedy decoding.
 
-F: feature frames (10 ms); M: mel bins; V: pieces.
-"""
+F: feature frames (10 ms); M: mel bins; V: pieces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What a trainer trains and on what: a task has the network, its loss and its decoder; a sampler has the batches.
 
-Neither knows of devices, optimizers or checkpoints. F: feature frames (10 ms); M: mel bins.
-"""
+Neither knows of devices, optimizers or checkpoints. F: feature frames (10 ms); M: mel bins."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The first schema, and the triggers by which the database itself keeps append-only what must be.
 
 Nothing was released before it, so the tables are those of :mod:`server.storage.schema`. A later revision has to write
-them out here, as they were, before it changes them there.
-"""
+them out here, as they were, before it changes them there."""
 
 from __future__ import annotations
 

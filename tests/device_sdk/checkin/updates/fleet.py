@@ -1,7 +1,5 @@
 """A real server with signing keys, an operator, and a line to it on which answers can be exchanged."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A device that trusts a root, and a server whose answers are tampered with: it keeps what it has, and recognizes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Differences of weights: exact to the bit, and refused where they are damaged."""
 
-from __future__ import annotations
-
 import tracemalloc
 import zlib
 from typing import Any

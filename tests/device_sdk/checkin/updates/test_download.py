@@ -1,7 +1,5 @@
 """Downloads by a real device from a real server, over a line that breaks, and by a process that is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

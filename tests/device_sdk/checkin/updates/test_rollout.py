@@ -1,7 +1,5 @@
 """Real devices of a rollout, beside those that are not in it: each has what was signed for it."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator

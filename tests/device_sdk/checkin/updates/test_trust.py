@@ -1,7 +1,5 @@
 """What a device trusts, over time: handed on by roots, ended by expiry, and never by the server's word alone."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import json

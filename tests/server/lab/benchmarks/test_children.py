@@ -1,7 +1,5 @@
 """Measurements in processes of their own tell what they measured, or why they could not."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every benchmark of this folder, small: finite figures, not times; what they count and compare is what they say."""
 
-from __future__ import annotations
-
 import math
 import os
 from importlib import import_module

@@ -1,7 +1,5 @@
 """`idiolect evaluate` on a tiny bundle and a folder of recordings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

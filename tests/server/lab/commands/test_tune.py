@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -25,8 +23,7 @@ def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.Captur
     words = ["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "0.9,1,1.1", "--json"]
     assert cli.main([*words, "--output", str(report_file)]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report == json.loads(report_file.read_text())
-    assert report["utterances"] == 3
+    assert report == json.loads(report_file.read_text()) and report["utterances"] == 3
     assert set(report["wer"]) == {"first_pass", "rescored", "marginals", "oracle", "previous"}
     assert Bundle.open(bundle).combination.to_mapping() == report["weights"]
 
@@ -82,8 +79,7 @@ def test_confidences_are_fitted_and_written(bundle: Path, capsys: pytest.Capture
 
 def test_second_moments_are_measured_and_written(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", "second-moments", str(bundle), "--limit", "2", "--speeds", "1"]
-    assert Bundle.open(bundle).second_moments is None
-    assert cli.main([*words, "--dry-run"]) == 0
+    assert Bundle.open(bundle).second_moments is None and cli.main([*words, "--dry-run"]) == 0
     assert "dry run" in capsys.readouterr().out and Bundle.open(bundle).second_moments is None
     assert cli.main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

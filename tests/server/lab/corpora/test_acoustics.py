@@ -1,7 +1,5 @@
 """Rooms, microphones and noise: pure, seeded, bounded, and doing what their names say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -79,8 +77,7 @@ def test_the_warm_up_has_the_busiest_speakers(items: list[Item]) -> None:
     assert sorted(item.id for item in (*first, *rest)) == sorted(item.id for item in items)
     count = {name: sum(item.speaker == name for item in items) for name in {item.speaker for item in items}}
     speakers = {item.speaker for item in first}
-    assert speakers.isdisjoint(item.speaker for item in rest)
-    assert len(first) >= len(items) / 2
+    assert speakers.isdisjoint(item.speaker for item in rest) and len(first) >= len(items) / 2
     assert min(count[name] for name in speakers) >= max((count[item.speaker] for item in rest), default=0)
     smallest = min(count[name] for name in speakers)
     assert len(first) - smallest < len(items) / 2, "no speaker more than is needed"

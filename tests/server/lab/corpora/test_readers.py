@@ -1,7 +1,5 @@
 """Readers, on small folders written here in the real layout, and on the real data where there is some."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import product
@@ -41,8 +39,7 @@ def test_barista(tmp_path: Path) -> None:
     corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista', ROW, other)}")
     first, second = corpus.utterances
     assert (first.id, first.speaker, first.text) == ("a1", "v02", "can i get a small mocha")
-    assert first.slots == SLOTS
-    assert first.score_words and not second.score_words
+    assert first.slots == SLOTS and first.score_words and not second.score_words
     assert corpus.lexicon is not None
     assert corpus.lexicon.values == {"coffeeDrink": ("latte", "mocha"), "size": ("small",)}
     assert first.load().shape == (8_000,)
@@ -81,8 +78,7 @@ def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
         write(tmp_path / "recordings" / f"{digit}_{speaker}_{index}.flac", 0.3, rate=8_000, value=value)
     (tmp_path / "recordings" / "notes.txt").write_text("not a recording")
     corpus = open_corpus(f"fsdd:{tmp_path}", seed=3)
-    assert corpus.speakers == ("ann", "bob")
-    assert corpus.lexicon is None
+    assert corpus.speakers == ("ann", "bob") and corpus.lexicon is None
     for utterance in corpus.utterances:
         assert utterance.text is not None and utterance.slots is None
         words = utterance.text.split()
@@ -110,8 +106,7 @@ def test_folder_of_audio_and_text(tmp_path: Path) -> None:
     assert first.text == "hello world it's fine" and first.score_words
     assert second.text is None and not second.score_words
     assert (first.speaker, second.speaker, third.speaker) == ("ann", "ann", tmp_path.name)
-    assert first.load().shape == (8_000,)
-    assert corpus.lexicon is None
+    assert first.load().shape == (8_000,) and corpus.lexicon is None
 
 
 def test_folder_with_a_manifest(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Tiny corpora in the layout of each publisher, read by the real recipes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The packaged bundle on real voices that it was not trained on."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 
@@ -38,5 +36,4 @@ def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(
     assert greedy is not None and rescored is not None and oracle is not None
     assert oracle < rescored < greedy - 0.01
     words = found["rescored"].words()
-    assert words is not None and words.nce is not None
-    assert words.ece < 0.08 and words.nce > 0.1
+    assert words is not None and words.nce is not None and words.ece < 0.08 and words.nce > 0.1

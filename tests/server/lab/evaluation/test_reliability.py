@@ -1,7 +1,5 @@
 """Calibration figures against sums by hand and in the long run, and the chart as a document."""
 
-from __future__ import annotations
-
 import json
 import math
 from xml.etree import ElementTree
@@ -38,8 +36,7 @@ def test_figures_by_hand() -> None:
 def test_bins_part_the_confidences(pairs: list[tuple[float, bool]]) -> None:
     found = of(*pairs)
     for bins in (found.bins(), found.equal_bins()):
-        assert sum(each.count for each in bins) == len(pairs)
-        assert len(bins) <= 10
+        assert sum(each.count for each in bins) == len(pairs) and len(bins) <= 10
         assert all(each.low - 1e-9 <= each.confidence <= each.high + 1e-9 for each in bins)
         assert sum(each.count * each.accuracy for each in bins) == pytest.approx(sum(right for _, right in pairs))
     assert 0 <= found.ece <= 1 and 0 <= found.ece_equal_mass <= 1

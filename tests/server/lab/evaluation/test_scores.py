@@ -1,7 +1,5 @@
 """Rates against jiwer on whole corpora, oracle errors, missing labels, and the JSON form."""
 
-from __future__ import annotations
-
 import jiwer
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Pseudo-devices on a bundle of random weights: what they send is what a device with the transcripts would."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 

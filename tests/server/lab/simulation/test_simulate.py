@@ -1,7 +1,5 @@
 """The whole of it, small: real devices, a real server process, HTTP in between."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -90,8 +88,7 @@ def test_a_round_changes_what_the_server_serves(tiny_bundle: Bundle, tmp_path: P
         run_task(Task(BY_NAME[name], 1, settings, population, tmp_path / name)) for name in ("frozen", "both")
     )
     heard, again = ([(o.voice, o.round, o.words, o.slots) for o in run.outcomes] for run in (frozen, both))
-    assert heard == again
-    assert not frozen.traffic and not frozen.epsilon
+    assert heard == again and not frozen.traffic and not frozen.epsilon
     # Weights travel up in every round, and down from the second on as what differs; word counts are small beside them.
     size = sum(weight.nbytes for weight in tiny_bundle.weights.values())
     assert [entry.round for entry in both.traffic] == [0, 1]

@@ -1,7 +1,5 @@
 """Real processes of training, killed at random moments."""
 
-from __future__ import annotations
-
 import math
 import random
 import signal

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -94,8 +92,7 @@ def test_a_run_may_go_on_from_a_trained_network(tmp_path: Path, pieces: bytes) -
     given = tiny_weights(PRESETS["tiny"], 3)
     recipe = replace(TINY, budget=Budget(steps=2), helper=0.0, peak=1e-9, average=0.0)
     result = train_rnnt(recipe, Mixture(), pieces, tmp_path / "run", begin=given)
-    assert result["phase"] == "rnnt" and result["rnnt"] > 0
-    assert not {"ctc", "flat"} & result.keys()
+    assert result["phase"] == "rnnt" and result["rnnt"] > 0 and not {"ctc", "flat"} & result.keys()
     for name, value in load_file(tmp_path / "run" / "weights.safetensors").items():
         np.testing.assert_allclose(value, given[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -193,8 +190,7 @@ def test_greedy_follows_the_best_path_one_by_one_as_in_batches_and_ctc_merges_re
     generator = np.random.default_rng(2)
     features = [generator.normal(size=(frames, 64)).astype(np.float32) for frames in (30, 48, 12)]
     together = greedy(network, features)
-    assert together == [greedy(network, [one])[0] for one in features]
-    assert any(together)
+    assert together == [greedy(network, [one])[0] for one in features] and any(together)
     for one, tokens in zip(features, together, strict=True):
         encoded = network.encode(torch.from_numpy(one)[None])[0]
         path: list[int] = []

@@ -1,7 +1,5 @@
 """The fit against truth it was made from, against scipy's optimum, and its figures for other voices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple
 from functools import cache
@@ -50,8 +48,7 @@ def test_the_truth_and_the_best_scale_are_found_again() -> None:
 
 def test_figures_before_after_and_of_other_voices() -> None:
     fitted = fit_and_check(made(1500), scales=(0.5, 1.0))
-    assert fitted.before["texts"].ece > 0.1
-    assert fitted.after["texts"].ece < 0.04
+    assert fitted.before["texts"].ece > 0.1 and fitted.after["texts"].ece < 0.04
     assert fitted.other_voices["texts"].ece < 0.05
     after, others = fitted.after["texts"].nce, fitted.other_voices["texts"].nce
     assert after is not None and others is not None and 0.1 < others <= after
@@ -67,8 +64,7 @@ def test_lists_of_one_have_curves_of_their_own() -> None:
         alone.append(Heard("made", f"v{place % 10}", (hypothesis("a", 0.0, acoustic),), (hit,), hit))
     fitted = fit_and_check([*made(1500), *alone], scales=(1.0,))
     curves, alike = fitted.calibration, fit(made(1500), scales=(1.0,))
-    assert (curves.word, curves.text) == (alike.word, alike.text)
-    assert curves.greedy_word.slope == 0
+    assert (curves.word, curves.text) == (alike.word, alike.text) and curves.greedy_word.slope == 0
     assert confidence(curves.greedy_word, np.array([1.0]), -2.0, 1)[0] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.04)
     assert fitted.before["greedy words"].ece > 0.2 and fitted.other_voices["greedy words"].ece < 0.05
     assert fit(alone).word == Curve()

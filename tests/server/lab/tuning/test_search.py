@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,11 +38,9 @@ def entries(speaker: str, heard: str, said: str, gap: float, count: int) -> list
 def test_stacked_lists_hold_every_part() -> None:
     unlisted = ListEntry("a", ("play jazz", "play zog"), (-1.0, -2.0), "play zog")
     lists = stack([unlisted, ListEntry("b", ("play",), (-3.0,), "play")], WORDS, likes(3), None)
-    assert lists.acoustic.tolist() == [[-1.0, -2.0], [-3.0, -np.inf]]
-    assert lists.neural is not None
+    assert lists.acoustic.tolist() == [[-1.0, -2.0], [-3.0, -np.inf]] and lists.neural is not None
     np.testing.assert_allclose(lists.neural, [[-3.6, -6.1], [-3.1, 0.0]])
-    assert lists.ngram is None
-    assert lists.unlisted.tolist() == [[0, 1], [0, 0]]
+    assert lists.ngram is None and lists.unlisted.tolist() == [[0, 1], [0, 0]]
     assert lists.errors.tolist() == [[1, 0], [0, 0]]
     assert (lists.reference_words, lists.first_pass_errors, lists.oracle_errors, len(lists)) == (3, 1, 0, 2)
     assert lists.word_errors(CombinationWeights(language_model=0.0)) == 1

@@ -1,7 +1,5 @@
 """A rollout on a real server: who gets what, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -97,8 +95,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def test_a_good_model_goes_to_its_share_and_then_to_all(scene: Scene) -> None:
     assert scene.begin()["arms"]["rollout"] == {"seen": 0, "watched": 0, "failed": 0}
     for _ in range(2):
-        assert scene.offered("rollout") == {"v2"}
-        assert scene.offered("control") == {"base-1"}
+        assert scene.offered("rollout") == {"v2"} and scene.offered("control") == {"base-1"}
     scene.later()
     assert scene.rollout()["state"] == "running"
     scene.visits(2)
@@ -132,8 +129,7 @@ def test_where_both_arms_are_silent_nobody_is_to_blame(scene: Scene) -> None:
     scene.visits(1, 2000.0)
     until(lambda: scene.rollout()["looks"] > 0)
     found = scene.rollout()
-    assert found["state"] == "running"
-    assert found["figures"]["p"] == pytest.approx(1.0)
+    assert found["state"] == "running" and found["figures"]["p"] == pytest.approx(1.0)
 
 
 def test_operators_promote_and_roll_back(scene: Scene) -> None:
@@ -187,11 +183,9 @@ def test_a_device_is_where_it_is() -> None:
     """Uniform, and drawn anew for every version; what a protocol says never moves."""
     assert place("a-device", "v2") == pytest.approx(0.8567, abs=1e-4)
     places = np.array([[place(f"{number:032x}", version) for version in ("a", "b")] for number in range(4000)])
-    assert abs(places.mean(axis=0) - 0.5).max() < 0.02
-    assert abs(np.corrcoef(places.T)[0, 1]) < 0.05
+    assert abs(places.mean(axis=0) - 0.5).max() < 0.02 and abs(np.corrcoef(places.T)[0, 1]) < 0.05
     arms = [arm_of(f"{number:032x}", "a", 0.1) for number in range(4000)]
-    assert 320 < arms.count("rollout") < 480
-    assert 320 < arms.count("control") < 480
+    assert 320 < arms.count("rollout") < 480 and 320 < arms.count("control") < 480
 
 
 def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
@@ -218,18 +212,15 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
         before = initial().weights["encoder.0.W"]
         first = closed(0.02, "base-1")
         one = first["model_version"]
-        assert first["state"] == "published"
-        assert "first" in first["note"]
-        assert operator.get("status")["model_version"] == "base-1"
-        assert following() is None
+        assert first["state"] == "published" and "first" in first["note"]
+        assert operator.get("status")["model_version"] == "base-1" and following() is None
         operator.post("rollout/promote")
         assert operator.get("status")["model_version"] == one
 
         round_id = str(following())
         two = closed(-0.04, one)["model_version"]
         operator.post("rollout/roll-back")
-        assert operator.get("status")["model_version"] == one
-        assert following() is None
+        assert operator.get("status")["model_version"] == one and following() is None
 
         round_id = str(operator.post("rounds", json={"settings": plan})["id"])
         assert operator.get(f"rounds/{round_id}")["base_model"] == one
@@ -351,8 +342,7 @@ def test_metadata_names_both_models_and_the_share(database: Database) -> None:
         assert [entry["version"] for entry in history(connection, "model")] == ["v2", "base-1"]
         notes = [entry["note"] for entry in history(connection, "rollout")]
         assert notes == ["promoted: good", "30 % of the devices; "]
-    assert described("v2") == {"current": True, "teacher": None}
-    assert described("base-1") == {}
+    assert described("v2") == {"current": True, "teacher": None} and described("base-1") == {}
 
 
 def test_weights_of_a_running_rollout_stay(database: Database) -> None:

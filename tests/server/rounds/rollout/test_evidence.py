@@ -1,7 +1,5 @@
 """The test of a rollout, against scipy's, and how often it is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,5 +71,4 @@ def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> Non
                 assert verdict.decision == "promote"
         return wrong / 300
 
-    assert taken_back(0.1) < 0.2
-    assert taken_back(0.35) > 0.8
+    assert taken_back(0.1) < 0.2 and taken_back(0.35) > 0.8

@@ -1,7 +1,5 @@
 """A real server process whose devices add up their counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Devices in a round of secure aggregation over HTTP, with counts that the test decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A real server process with rounds of secure aggregation, and devices that talk to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Secrets are found around false shares, whoever sends them; what they cost is bounded."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -56,8 +54,7 @@ def test_as_many_true_shares_as_the_threshold_asks_for_are_found_among_false_one
     count: int, threshold: int, liars: int, lie: Lie
 ) -> None:
     decoded, secret, false = found(count, threshold, liars, lie)
-    assert decoded is not None
-    assert decoded.secret == secret
+    assert decoded is not None and decoded.secret == secret
     certain = 2 * liars <= count - threshold
     assert decoded.false == (false if certain else frozenset()), "who lied is told where it is certain"
 
@@ -79,15 +76,13 @@ def test_liars_that_agree_on_another_polynomial_with_the_same_secret_frame_nobod
     shares = {point: ((elements[point - 1] + apart(point)) % PRIME).astype("<u4").tobytes() for point in (1, 2)}
     shares |= {point: true[point - 1] for point in range(3, 10)}
     decoded = decode(shares, 6, lambda each: each == secret, frozenset(), Budget())
-    assert decoded is not None
-    assert (decoded.secret, decoded.false) == (secret, frozenset())
+    assert decoded is not None and (decoded.secret, decoded.false) == (secret, frozenset())
 
 
 def test_known_liars_are_not_asked() -> None:
     """More than could be found by their shares alone, were they not known from other secrets."""
     decoded, secret, _ = found(50, 34, 16, one_element, doubted=True)
-    assert decoded is not None
-    assert decoded.secret == secret
+    assert decoded is not None and decoded.secret == secret
     assert found(50, 34, 16, one_element)[0] is None
 
 
@@ -102,5 +97,4 @@ def test_what_cannot_be_decoded_costs_bounded_work(count: int, threshold: int, l
     assert found(count, threshold, liars, any_share, work=0)[0] is None
     second = time.process_time() - begun - first
     print(f"{count} devices: {first:.2f} s with all trials, {second:.3f} s without")
-    assert first < 10
-    assert second < 1
+    assert first < 10 and second < 1

@@ -1,7 +1,5 @@
 """False shares: a group has its exact sum around them, and who sent them is left out of later ones. Real processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

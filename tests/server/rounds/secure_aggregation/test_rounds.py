@@ -1,7 +1,5 @@
 """Rounds of secure aggregation over the server's routes: exact sums, drop-outs, repeats, charges, and what is kept."""
 
-from __future__ import annotations
-
 import json
 import time
 from base64 import b64encode
@@ -150,14 +148,12 @@ def test_groups_fill_and_the_rest_is_shared_out(server: Server) -> None:
     round_id = members[0].round_id
     through(members[:6], "unmasking")
     server.tick()
-    assert server.round(round_id)["state"] == "open"
-    assert members[6].task().stage == "waiting"
+    assert server.round(round_id)["state"] == "open" and members[6].task().stage == "waiting"
     found = server.operator.close(round_id)
     assert found["state"] == "published", "one device alone is no group"
     assert members[6].task().stage == "abandoned"
     np.testing.assert_array_equal(server.released(round_id), added(members[:6]))
-    assert found["reports"]["marginals"] == 6
-    assert len(server.rows(select(ledger))) == 6
+    assert found["reports"]["marginals"] == 6 and len(server.rows(select(ledger))) == 6
 
 
 def test_the_goal_closes_a_round(server: Server) -> None:
@@ -244,8 +240,7 @@ def test_malformed_messages_are_refused_and_the_device_may_try_again(
     assert message is not None
     body = json.dumps(json.loads(message.model_dump_json()) | changes).encode()
     answer = members[0].party.post(f"/v1/rounds/{members[0].round_id}/aggregation/{stage}", body, members[0].round_id)
-    assert refusal(answer) == (422, "bad_message")
-    assert (answer.json()["field"] or "").startswith(field)
+    assert refusal(answer) == (422, "bad_message") and (answer.json()["field"] or "").startswith(field)
     assert members[0].post(stage, message).status_code == 200
 
 
@@ -262,8 +257,7 @@ def test_keys_are_checked_when_they_come(server: Server) -> None:
         changed = own.model_copy(update=changes)
         changed = changed.model_copy(update={"signature": thief.party.key.sign(advertised_bytes(changed))})
         answer = thief.post("keys", changed)
-        assert refusal(answer) == (422, "bad_message")
-        assert answer.json()["field"] == field
+        assert refusal(answer) == (422, "bad_message") and answer.json()["field"] == field
     assert refusal(thief.post("keys", own.model_copy(update={"words_digest": "e" * 64}))) == (409, "other_words")
     assert thief.join().status_code == 200
 
@@ -303,8 +297,7 @@ def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -
 def test_plans_that_no_group_can_follow(server: Server, changes: dict[str, Any], message: str) -> None:
     plan = {"marginals": PLAN, "minimum": 2} | changes
     answer = server.http.post("/v1/operator/rounds", headers=HEADERS, json={"settings": plan})
-    assert answer.status_code == 422
-    assert message in answer.json()["detail"]
+    assert answer.status_code == 422 and message in answer.json()["detail"]
 
 
 def test_words_are_wide_enough_for_the_noise() -> None:
@@ -312,8 +305,7 @@ def test_words_are_wide_enough_for_the_noise() -> None:
     for epsilon, bits in ((1.0, 32), (1e-3, 32), (1e-6, 64)):
         plan = MarginalPlan.model_validate(PLAN | {"epsilon": epsilon})
         most = (2 ** (word_bits(plan, 50) - 1) - 1) // 50
-        assert word_bits(plan, 50) == bits
-        assert FIXED_POINT + 16 * share_variance(plan) ** 0.5 <= most
+        assert word_bits(plan, 50) == bits and FIXED_POINT + 16 * share_variance(plan) ** 0.5 <= most
 
 
 def needles(vector: NDArray[np.int64]) -> list[bytes]:

@@ -1,8 +1,6 @@
 """Whole rounds of secure aggregation in one process, by real devices and the server's own functions: the exact sum of
 the survivors or nothing, whoever drops out; and messages that no honest device sends, refused by name of the field."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The dashboard in a real headless browser: on a phone and a desk, light and dark, by keyboard."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

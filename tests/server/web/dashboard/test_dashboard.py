@@ -1,7 +1,5 @@
 """The dashboard over a real server's state: who may look, what every page shows, and that nothing in it runs."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re
@@ -61,8 +59,7 @@ def outline(answer: Any) -> Outline:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["cache-control"] == "no-store"
     found = Outline(answer.text)
-    assert found.headings[:1] == ["h1"] and found.headings.count("h1") == 1
-    assert found.unnamed == []
+    assert found.headings[:1] == ["h1"] and found.headings.count("h1") == 1 and found.unnamed == []
     return found
 
 
@@ -76,8 +73,7 @@ def test_without_a_ticket_every_page_leads_to_the_sign_in(http: Any, page: str) 
 
 def test_a_wrong_token_is_told_so_and_signing_out_ends_it(http: Any) -> None:
     refused = http.post("/dashboard/sign-in", data={"token": "wrong"})
-    assert refused.status_code == 401
-    assert "not the token of an operator" in refused.text
+    assert refused.status_code == 401 and "not the token of an operator" in refused.text
     assert access.COOKIE not in http.cookies
     http.post("/dashboard/sign-in", data={"token": OPERATOR})
     assert outline(http.get("/dashboard"))
@@ -104,8 +100,7 @@ def test_pages_after_rounds(signed_in: Any, operator: Operator, devices: Callabl
         outline(answer)
     assert "Reports that came, by round" in pages[""].text
     assert re.search(r'<progress aria-label="marginals reports of round 3" value="1" max="3">', pages[""].text)
-    assert "1 of 3" in pages["/rounds"].text
-    assert "word3" in pages["/marginals"].text
+    assert "1 of 3" in pages["/rounds"].text and "word3" in pages["/marginals"].text
     assert "discrete_laplace" in pages[f"/rounds/{opened}"].text
     assert "round 2: closing → aggregated" in pages["/audit"].text
     assert signed_in.get("/dashboard/marginals/99").status_code == 404
@@ -122,8 +117,7 @@ def test_words_that_were_released_are_shown(
     operator.close(opened)
     page = signed_in.get(f"/dashboard/rounds/{opened}")
     outline(page)
-    assert "cortado (2)" in page.text
-    assert "words: epsilon" in signed_in.get("/dashboard/privacy").text
+    assert "cortado (2)" in page.text and "words: epsilon" in signed_in.get("/dashboard/privacy").text
     empty = operator.open(marginals=None, words={})
     devices(1)[0].send_words(empty, "babyccino")
     operator.close(empty)
@@ -176,8 +170,7 @@ def test_a_rollout_is_shown_while_it_runs_and_afterwards(signed_in: Any, operato
     outline(page)
     assert '<span class="state running">running</span>' in page.text
     assert '<span class="state rollout">rollout</span>' in page.text
-    assert "25 %" in page.text and "0 of 0" in page.text
-    assert "<b>trial" not in page.text
+    assert "25 %" in page.text and "0 of 0" in page.text and "<b>trial" not in page.text
     operator.post("rollout/roll-back", params={"note": "too slow"})
     page = signed_in.get("/dashboard/models")
     assert '<span class="state rolled back">rolled back</span>' in page.text and "too slow" in page.text

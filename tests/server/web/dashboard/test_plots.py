@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -32,8 +30,7 @@ def test_bar_charts_are_well_formed_and_never_negative(rows: list[list[float | N
 def test_higher_values_are_drawn_higher_and_named() -> None:
     chart = lines([Line("up", "both", [0.1, 0.4], [0.0, 0.05])], ["one", "two"], "rate", percent=True)
     heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', chart)]
-    assert heights[1] < heights[0]
-    assert "up, two: 40 %" in chart and "polygon" in chart
+    assert heights[1] < heights[0] and "up, two: 40 %" in chart and "polygon" in chart
 
 
 def test_legend_entries_never_overlap() -> None:

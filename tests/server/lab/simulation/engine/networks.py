@@ -1,7 +1,5 @@
 """Small networks of every kind of layer, with clients that hold different numbers of examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

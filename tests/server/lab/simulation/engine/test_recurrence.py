@@ -1,7 +1,5 @@
 """LSTMs over many clients and clients' gradients against a plain LSTM of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 """A run that is killed again and again ends with the same bits as one that is not, noise included; the memory that its
 rounds free stays with the process, where the allocator can be told so."""
 
-from __future__ import annotations
-
 import os
 import platform
 import random
@@ -76,8 +74,7 @@ def test_killed_at_twenty_points(tmp_path: Path) -> None:
     go(str(tmp_path / "whole"))
     assert killed(tmp_path / "cut", random.Random(7)) >= POINTS - 2
     one, other = (load(tmp_path / name / STATE, SETTINGS.digest()) for name in ("whole", "cut"))
-    assert one.number == ROUNDS
-    assert same_bits(one, other)
+    assert one.number == ROUNDS and same_bits(one, other)
 
 
 def test_two_runs_share_no_noise(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The algebra that every strategy must keep, and the same numbers as the server's own aggregation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,8 +158,7 @@ def test_cohorts_and_what_is_assigned_anew() -> None:
     with pytest.raises(ConfigurationError, match="cohort"):
         engine(given, *perceptrons())
     owners = reassign([0] * 50 + [1] * 3, 20, seed=1)
-    assert set(owners) == set(range(20))
-    assert owners == reassign([0] * 50 + [1] * 3, 20, seed=1)
+    assert set(owners) == set(range(20)) and owners == reassign([0] * 50 + [1] * 3, 20, seed=1)
     with pytest.raises(ConfigurationError, match="one each"):
         reassign([0, 1], 3, seed=1)
 

@@ -1,7 +1,5 @@
 """One big batch, stacked weights and a plain loop compute the same clients."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 
