@@ -5,8 +5,6 @@
 After each command, press Enter if it was heard right, type `n` if not, or type the right words.
 """
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import sys

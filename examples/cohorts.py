@@ -2,8 +2,6 @@
 
 R: examples; F: feature frames (10 ms); M: mel bins; U: characters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ Every device is the real SDK with a state folder of its own, every condition has
 HTTP. Five conditions hear the same utterances; each utterance is decoded and scored before anything is learned from it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Writes bundles, from what training leaves behind or from others: the same input gives the same bytes, and a reader
 never sees half of one. Needs no torch. The model card is data first (``card.json``), and prose made from it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@ decodes it and ``idiolect import`` makes a bundle of it.
 
 N: batch; T: feature frames of a chunk and its look-ahead; S: encoder frames of a chunk; J: joiner size; V: pieces."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path

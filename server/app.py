@@ -1,7 +1,5 @@
 """The HTTP server as an ASGI application. Loads neither torch nor a bundle's graphs."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

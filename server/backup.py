@@ -6,8 +6,6 @@ devices sent to rounds under way, and keys, are not in it: whoever brings it bac
 meanwhile, so those rounds end with the restore, and what may have been charged since is charged
 (:mod:`server.rounds.fence`)."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -3,8 +3,6 @@
 An error's own words may quote what it choked on, so only those of the project's own state and settings are logged; of
 any other error a line has its type and where it came from."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,8 +1,6 @@
 """How much memory the bodies of large requests may take together, who of those that send has which share of it, and its
 way back to the system."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections import Counter

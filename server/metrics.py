@@ -1,7 +1,5 @@
 """Prometheus metrics of one server. Labels are bounded and hold nothing about a device."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

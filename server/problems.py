@@ -1,7 +1,5 @@
 """A request the server refuses, as data: status for HTTP, code for programs, detail for people, field: the culprit."""
 
-from __future__ import annotations
-
 from device_sdk.errors import ProtocolError
 
 

@@ -4,8 +4,6 @@ The process that watches has claimed the state and listens; the others inherit i
 its own, and the system hands every connection to one of them. They end when it does, however it does: their standard
 input ends then. Which of them moves rounds on is settled between themselves (:mod:`server.storage.lock`)."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

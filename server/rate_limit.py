@@ -1,7 +1,5 @@
 """How often somebody may ask: token buckets, one for each address and each device that was seen lately."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable

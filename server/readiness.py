@@ -1,7 +1,5 @@
 """Whether a server could serve the next request: looked at for real, and not more often than every few seconds."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """One running server: its database, its blobs, and the thread that moves rounds on."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

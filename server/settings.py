@@ -1,7 +1,5 @@
 """How one server runs: where its state lies, who may speak to it, and the bounds on what it accepts."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A round's tick is good when its deadline, its groups and its next step were look
 there was nothing to do. Of several processes one leads; it writes down every few seconds what it knows, and the others
 read that."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

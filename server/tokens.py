@@ -1,7 +1,5 @@
 """Tokens that somebody shows: how they are drawn, and what is kept of them."""
 
-from __future__ import annotations
-
 import secrets
 from hashlib import sha256
 

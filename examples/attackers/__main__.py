@@ -5,8 +5,6 @@
 Some three minutes a seed on one core.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

@@ -8,8 +8,6 @@ no HTTP here.
 An attacker knows the round's plan and the server's checks, and keeps to both: a delta beyond the norm bound would be
 refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What the experiment found: word errors of every cell over all seeds, and whether a robust average holds the bar."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

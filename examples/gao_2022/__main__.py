@@ -2,8 +2,6 @@
 
 python -m examples.gao_2022 --work runs/gao_2022 --seeds 3"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

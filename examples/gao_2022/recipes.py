@@ -1,7 +1,5 @@
 """The rows of table 1 of Gao et al. 2022, and the settings that they share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal

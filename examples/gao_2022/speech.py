@@ -3,8 +3,6 @@
 Everyone reads digits in French or Italian, one at a time or strings of them. A quarter of the speakers sit in loud
 places with bad microphones; how much each says has a heavy tail. F: feature frames (10 ms); M: mel bins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The experiment's document, its table and charts, and which findings hold: functions of finished rows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -5,8 +5,6 @@
 ``--lists`` takes a folder of cached lists (``runs/liu_2020/lists``, say) and needs no data, no speech and no torch.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

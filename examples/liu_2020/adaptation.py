@@ -4,8 +4,6 @@ The equations and the extensions are :mod:`rescoring`'s own; what else a device 
 thousand utterances takes minutes. A test compares the two. A client's utterances lie in T + 1 groups in the order of
 time; those of round t are rescored with what the server published after round t - 1. All clients take part."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

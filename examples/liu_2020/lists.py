@@ -6,8 +6,6 @@ of it can come into a simulation but by being recognized. A cache folder holds t
 
 N: hypotheses of an utterance; U: utterances of a client; n: words on the list."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 The recognizer and the two language models of a fleet learn from the meetings of the stage ``learn`` and from sentences
 said to assistants (``slurp/lm.txt``). The language models score every hypothesis of the recognizer's lists once."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ Meetings of one series (``ES2002a`` to ``ES2002d``) have the same people and the
 one stage as a whole: nothing that a test meeting says or is about was heard in training or chose a setting. Its people
 have each a voice, a room and a microphone of their own, of variants that no other stage hears (:data:`MEETINGS`)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ All settings are chosen on development meetings: the second pass' weights first,
 extensions last, each at the point of a grid with the fewest word errors, averaged with its neighbours', so that no
 lucky point wins. An extension earns its place if development meetings have fewer word errors with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The experiment's document, its tables, and which of the paper's findings hold: pure functions over finished rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -7,8 +7,6 @@ knows: of what this user said so far, everybody else, or this user even later. L
 beside the counts (eq. 4) suit a row best on the very utterances it is measured on, so no device can have more.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3 [--recipe FILE] [--ray ADDRESS]"""
 
-from __future__ import annotations
-
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated

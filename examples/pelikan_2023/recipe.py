@@ -1,7 +1,5 @@
 """A row of the experiment: what is begun with, who has which data, and how the federation runs."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal

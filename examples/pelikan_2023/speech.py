@@ -3,8 +3,6 @@
 The server's voices and the clients' are of disjoint sets of speakers, and the server's have no regional accent, so that
 a seed model meets another domain (Pelikan et al. 2023, section 5.3). Tests are of the clients' domain, by others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

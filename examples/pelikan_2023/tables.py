@@ -1,7 +1,5 @@
 """The document, its table beside the paper's, which of its findings hold here, and a chart."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

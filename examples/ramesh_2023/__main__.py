@@ -2,8 +2,6 @@
 
 python -m examples.ramesh_2023 --work runs/ramesh_2023"""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 F: feature frames (10 ms); M: bins; N: utterances of a client in a round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs the rows of tables 2 and 3, each at several seeds, and keeps what is finished in a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Sizes of the experiment, and the rows of tables 2 and 3 of Ramesh et al. 2023, a file of ``recipes/`` each."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

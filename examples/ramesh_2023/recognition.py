@@ -1,7 +1,5 @@
 """Teaching a recognizer from transcribed speech, and counting its word errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The experiment's speech: silos without text, transcribed utterances, test sets; by made voices or from corpora."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

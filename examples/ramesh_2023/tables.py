@@ -1,7 +1,5 @@
 """The experiment's document, its tables beside the paper's, and which of its findings hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any

@@ -4,8 +4,6 @@ worth.
     IDIOLECT_DATA=... python -m examples.rao_2023 --work runs/rao_2023 --seeds 3
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

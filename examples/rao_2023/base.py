@@ -2,8 +2,6 @@
 
 The packaged model has heard neither the requests nor a voice of devices or tests, and neither does a stage."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

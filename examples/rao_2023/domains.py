@@ -6,8 +6,6 @@ sentences, by the voices of devices over a narrow band. A sentence belongs to on
 voices are disjoint too, so a test hears neither words in their order nor people that any stage has learned from.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

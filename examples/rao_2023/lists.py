@@ -5,8 +5,6 @@ search does, batched over utterances in torch. A test compares the two.
 
 B: utterances; K: beam; T: stacked frames; V: pieces; H: width of the prediction network; J: of the joint."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@ after a second pass, where it is sure (Rao et al. 2023, sections 2.2 and 3).
 
 The second pass knows general text only, nothing of what people say to their devices."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ The loss of an utterance is that of the devices' training graph, sum_i w_i NLL_i
 gradients is the gradient of the mean loss, which torch takes as one batch. B: utterances; R: their hypotheses, all in
 one list; T: stacked frames (30 ms); M: mel bins."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

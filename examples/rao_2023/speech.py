@@ -1,7 +1,5 @@
 """What a cohort says: clips of a domain's sentences by its people, made once and kept as features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

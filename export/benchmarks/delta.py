@@ -3,8 +3,6 @@
 The delta is the mean gradient of the packaged weights on the shipped speech, clipped to 1. Bias: an unbiased encoding's
 mean over N draws is off by a single draw's error over sqrt(N); a biased one's stays off."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 
 Time is the processor's, which other work on the machine changes less than the clock's."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

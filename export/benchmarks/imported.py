@@ -1,7 +1,5 @@
 """Decoding with an imported model beside sherpa-onnx on the same graphs, in the same run, one thread."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

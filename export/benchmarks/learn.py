@@ -4,8 +4,6 @@ Both sides do the same step (forward, backward, SGD) on the same numbers, each i
 that peak memory is a side's own; time is the processor's. torch uses the project's RNN-T loss, which is faster and
 leaner than autograd through a tensor of T x U x V. Several hypotheses share nothing; ``top`` is over int8 layers."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -4,8 +4,6 @@ ExecuTorch is measured through its Python bindings, as the SDK runs it: its cold
 which an app in C++, Kotlin or Swift does not load; of local steps, memory is therefore what loading and running the
 program add. Local steps are in a bucket of the utterance's size."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -3,8 +3,6 @@
 A *profile* is of a second of audio, stage by stage. A *bound* is a speed that this search over these graphs cannot
 exceed: that of the encoder alone, or of all networks and the features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import process_time

@@ -3,8 +3,6 @@
 Each start is a process of its own, the ways in turns. The file cache is warm: the disk is not what is measured. The
 processor's time stands beside the clock's, since other work on the machine changes it less."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

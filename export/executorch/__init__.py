@@ -1,7 +1,5 @@
 """A bundle as ExecuTorch programs for phones and other small machines, which recognize and, where asked to, train."""
 
-from __future__ import annotations
-
 from export.executorch.training import TrainingStep
 from export.executorch.writer import TRAINING_BUCKETS, export_executorch
 

@@ -3,8 +3,6 @@ scans over its diagonals, in float64.
 
 T: frames, a multiple of K; P: distinct prefixes; R: lattice rows; J: joiner size; V: pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

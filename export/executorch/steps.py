@@ -3,8 +3,6 @@
 The LSTMs are written out as cells, one linear map for each gate: XNNPACK runs such a step whole. The encoder takes one
 stacked frame a call: of several in one program, XNNPACK would pack the recurrent weights once for each."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

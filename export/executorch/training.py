@@ -4,8 +4,6 @@ The number of frames may be any multiple of :data:`FRAMES_AT_ONCE` up to the buc
 that fits, so padding costs little; tokens and hypotheses are padded, for ExecuTorch's loops carry states of one shape.
 ExecuTorch's own kernels run all of it: inside loops XNNPACK would pack the weights, which are inputs here, anew."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

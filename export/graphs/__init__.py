@@ -1,7 +1,5 @@
 """Hand-built ONNX graphs: streaming recognition and training, for plain onnxruntime."""
 
-from __future__ import annotations
-
 from device_sdk.bundle.architecture import Architecture, frozen, frozen_file, training_file
 from device_sdk.bundle.streaming import subsets_of
 from export.graphs.streaming import encoder, frozen_layers, joiner, predictor

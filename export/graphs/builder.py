@@ -1,7 +1,5 @@
 """A small builder of ONNX graphs: values are names, constants are shared, weights are slots of one packed buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod

@@ -1,7 +1,5 @@
 """The additive joint in the training graph, some cells at a time, its logits computed again backwards; its lattice."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The second pass' language model as one ONNX graph with its weights inside, for plain onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LSTM layers in graphs: the runtime's fused operator forwards, gradients by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

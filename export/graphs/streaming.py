@@ -1,7 +1,5 @@
 """The graphs of streaming recognition, encoder chunk, prediction step and joiner, over float32 or int8 weights."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from device_sdk.bundle.architecture import Architecture, Frozen

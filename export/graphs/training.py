@@ -7,8 +7,6 @@
 Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses share one encoder pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 

@@ -1,7 +1,5 @@
 """An imported Zipformer in sherpa-onnx's layout again, with the weights that its bundle has by now."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -3,8 +3,6 @@ the packed buffer.
 
 T: feature frames of a window; M: mel bins; S: encoder frames of a window; J: joiner size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod

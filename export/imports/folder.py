@@ -1,7 +1,5 @@
 """A folder of sherpa-onnx's layout: its graphs, checked before anything runs them, their metadata and tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

@@ -3,8 +3,6 @@ for; what they compute is compared with the graphs they were read from.
 
 B: rows; V: pieces; J: joiner size; E: embedding; P: size of an LSTM."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """From a folder of sherpa-onnx's layout to what a bundle holds of a transducer: graphs, weights, pieces, features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

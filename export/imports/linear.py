@@ -1,7 +1,5 @@
 """The linear layers of a graph: matrices with their biases, whichever operators spell them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

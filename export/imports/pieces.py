@@ -1,7 +1,5 @@
 """The pieces of a ``tokens.txt`` as a SentencePiece model, in the order that bundles have them: blank first."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

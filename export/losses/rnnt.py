@@ -5,8 +5,6 @@ computed for padding. Logits exist for some thousand cells at a time, and are co
 cells which no path visits with a probability above ``pruning`` are left out. On CUDA, with Triton, what is not a matrix
 product is done by the kernels of :mod:`export.losses.kernels`."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any

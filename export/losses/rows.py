@@ -2,8 +2,6 @@
 
 C: cells; J: joiner size; V: pieces. :mod:`export.losses.kernels` has the same three functions for CUDA."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 B: utterances; F: feature frames (10 ms); M: mel bins; T: frames after striding (30 ms), ceil(F / 3); D: size; V:
 characters with blank 0."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The word-level Transformer language model of the second pass (Liu & Peng 2020, section 3.2), in torch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

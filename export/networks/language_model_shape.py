@@ -1,7 +1,5 @@
 """Sizes and parameter names of the second pass' language model; torch is not needed to know them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from device_sdk.checks import check_intervals

@@ -8,8 +8,6 @@ One code path serves both ways of hearing. Training hears a whole utterance, who
 convolutions are cut at chunks; a device hears one chunk after the other, with what was cached in place of what came
 before. Both give the same outputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ An sdist cannot reach above its own root, and a wheel built in place leaves a st
 by setuptools from a staged copy, in which the packages stand beside `pyproject.toml`; an unpacked sdist is such a copy
 already and needs only setuptools. An editable install points at the real folders."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

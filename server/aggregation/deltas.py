@@ -20,8 +20,6 @@ times the integers' smoothing parameter at 2^-128 (s = 4096 sqrt(2 pi) > 5.4 k),
 one discrete Gaussian to a factor of 1 + 2^-120 (Micciancio and Peikert, Hardness of SIS and LWE with Small Parameters,
 2013, theorem 3.3): nothing beside any delta that is stated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ released. Releases of a lineage are added up: what was published before is used 
 the noise grows with the square root of the number of rounds while the counts grow with their number. Everything after
 the release (clamping, suppression, smoothing) is a function of released numbers only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from statistics import NormalDist

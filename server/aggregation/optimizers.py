@@ -3,8 +3,6 @@
 The pseudo-gradient is minus the mean delta: plain SGD with learning rate 1 moves the base onto the local models' mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Deltas of a few utterances are all but orthogonal to each other, and not symmetr
 trimmed means of coordinates lose a good part of what the mean learns even where everybody is honest; this one does not.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ So 1, 2 or 7 workers, in this process or on other machines with processors of th
 holds one model's sum and a block of ``UPDATES`` deltas; whoever merges holds the total and one leaf. Where the sum gets
 noise, it is of whole numbers (:mod:`server.aggregation.deltas`), of twice the size, one delta after the other."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

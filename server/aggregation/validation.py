@@ -1,7 +1,5 @@
 """What a contribution must look like before it is counted. Everything else is refused by name of the field."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence, Set
 

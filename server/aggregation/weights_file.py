@@ -1,7 +1,5 @@
 """Weights and deltas as safetensors bytes: read with every offset checked, never pickled."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Who may run a server (``idiolect operators``), and whose devices may report (``idiolect enrolment``, ``devices``)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``idiolect models``: push, list, try, promote and roll back the models that devices fetch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``idiolect openapi``: the server's interface as a document, without a server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

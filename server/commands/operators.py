@@ -1,7 +1,5 @@
 """What the operators' commands share: options for the server, its token and the output; tables."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Sequence

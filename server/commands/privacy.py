@@ -1,8 +1,6 @@
 """``idiolect privacy``: what was spent, what a federation would cost, and published tables of such costs; attacks
 on the samplers, and a private release of new words."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict

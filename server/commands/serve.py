@@ -1,7 +1,5 @@
 """``idiolect serve``: a server over HTTP, of one process or several."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """``idiolect updates``: the keys that sign what devices install. Works on a folder; the server is not asked."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 The signature is over the body's hash, which a header tells: the sender is verified before the body is read, which is
 then held against it."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How a device becomes known: it shows the enrolment token and its public key, and its id is bound to that key."""
 
-from __future__ import annotations
-
 import logging
 from base64 import b64decode
 from hashlib import sha256

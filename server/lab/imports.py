@@ -2,8 +2,6 @@
 
 The work is done by a process of its own: a graph that brings onnxruntime down ends that process, not the caller."""
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import tempfile

@@ -1,7 +1,5 @@
 """Whether one system makes fewer errors than another on the same utterances, or under the same seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Fields that a newer server adds are kept as they come. A number that may be infinite travels as ``"Infinity"``; times
 are seconds since the epoch."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema

@@ -1,7 +1,5 @@
 """What an operator decides about one round, its optimizer and its rollout, validated before the round exists."""
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self

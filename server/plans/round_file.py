@@ -1,7 +1,5 @@
 """A round's settings as a TOML file: the fields of :class:`server.plans.round.RoundSettings`, tables for its plans."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

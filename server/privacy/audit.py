@@ -7,8 +7,6 @@ out among the bets). One of the events looks at the bits of a float that no coun
 
 Counts are in words, such that the canary is 1. n: runs of one kind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass

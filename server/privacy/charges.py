@@ -1,7 +1,5 @@
 """What one accepted report costs: a line of the ledger, known before the round opens."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, replace
 

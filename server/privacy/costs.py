@@ -1,7 +1,5 @@
 """What a series of rounds costs a user, before it runs, and the noise with which it costs no more than is wanted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

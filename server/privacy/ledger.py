@@ -10,8 +10,6 @@ without a bound, makes the stream's epsilon infinite from then on.
 How often a device was charged for what is counted with every line, in the same transaction, and read from those totals:
 lines may be of years. When a round is forgotten (:mod:`server.rounds.retention`) its lines go, and the totals stay."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

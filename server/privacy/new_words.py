@@ -14,8 +14,6 @@ such words passes the threshold T:
 and the threshold is the least whole T for which that is at most delta, about 1 + (k / epsilon) ln(k / (2 delta)).
 Adjacency: one device added or removed. Trust: central, the server sees the words before it drops those below T."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections import Counter

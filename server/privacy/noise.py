@@ -1,8 +1,6 @@
 """The noise of a marginals round: which, how much, who adds it, and the random bytes of a secret key that it is drawn
 from, so that it can be drawn again to the last bit. Counts and scales are in fixed-point units."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from dataclasses import dataclass

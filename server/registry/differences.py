@@ -2,8 +2,6 @@
 
 Anybody may ask, so what can be asked for is little: ways to what devices are to have now, from what they had lately."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a server starts from: one bundle's weights, word list and background, without its graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

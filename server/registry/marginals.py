@@ -1,7 +1,5 @@
 """Global marginals by version, each with the released counts of its lineage. Version 0 is the background."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from dataclasses import dataclass
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Models by version: weights in the blob store under their sha256, lineage and figures in the database."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256

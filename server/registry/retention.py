@@ -1,7 +1,5 @@
 """Which weights stay: a series of thousands of rounds makes more than a disk holds. Rows, and so lineage, stay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select

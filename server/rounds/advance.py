@@ -3,8 +3,6 @@
 A step computes first and writes once. What it computes depends only on what earlier transactions stored, and so does
 privacy noise: its secret key is stored before anything is drawn from it (:mod:`server.rounds.release_keys`)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

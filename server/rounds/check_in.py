@@ -1,7 +1,5 @@
 """What a device is told when it checks in: what is current, which round wants something from it, when to come back."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What decides whether a model may be published."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

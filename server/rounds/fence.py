@@ -8,8 +8,6 @@ charged devices for more of them, and given versions and numbers that this state
   rounds as it may have closed meanwhile, each as dear as the dearest that there ever was;
 - goes on with marginals and rounds whose numbers are far above what the lost server can have reached."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

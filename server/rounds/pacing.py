@@ -8,8 +8,6 @@ there again before the last has come: arrivals never add up to more than c. In t
 2 c / 3. Only of devices that it has not seen yet does the server know nothing: a fleet that enrols faster than it
 stands is told apart once it is counted."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any

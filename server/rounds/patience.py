@@ -4,8 +4,6 @@ After a failure the same thing is left alone for a second, then two, then four, 
 mend (a row that the database refuses) is given up after ``LASTING``, any other failure (a disk that is full) after
 ``PASSING``. Tries of one kind do not count for the other, and a server that was started again counts anew."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable, Iterable

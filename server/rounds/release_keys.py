@@ -5,8 +5,6 @@ and so does one that was brought back from a backup taken meanwhile; and where t
 another key, and every report is charged for another draw. A key is forgotten together with the reports: whoever has it
 can take the noise off."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """What a stream of a round releases: noised counts and the marginals they make, a model and its teacher, or words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

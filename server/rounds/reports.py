@@ -4,8 +4,6 @@ A device numbers its own reports, and whoever sees or guesses the numbers of ano
 not be able to take them: reports are stored under ids of which no message can name one (a colon is no part of what it
 may send)."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping

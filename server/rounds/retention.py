@@ -8,8 +8,6 @@ marginals that they made do, and the ledger's totals (:mod:`server.privacy.ledge
 A report of a forgotten round is answered as a duplicate, for nobody knows any more whether it was counted: a device
 that was told no would report the same again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update

@@ -4,8 +4,6 @@ The draw of a device is a keyed hash of its id, so a fleet of a million needs no
 say of every device whether it was asked, then and later. The key comes from the system's generator and never leaves the
 server, since amplification holds only for those who cannot tell who was asked."""
 
-from __future__ import annotations
-
 import hmac
 import math
 from collections.abc import Iterable

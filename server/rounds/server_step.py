@@ -1,8 +1,6 @@
 """The additional iteration on held-out speech of the server's own, after a round's step (Gao et al. 2022, section
 3.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np

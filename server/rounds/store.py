@@ -1,7 +1,5 @@
 """Rounds in the database: created, found, moved between states. Every function runs in the caller's transaction."""
 
-from __future__ import annotations
-
 import logging
 from secrets import token_hex
 from typing import Any

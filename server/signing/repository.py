@@ -1,7 +1,5 @@
 """The repository that devices ask: metadata signed when something was published, and again before it expires."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -5,8 +5,6 @@ A folder of ``init`` holds ``root-1.pem``, ``root-2.pem``, ... (offline keys, be
 Keys are Ed25519, as PEM files that their owner only can read, encrypted where there is a passphrase.
 A change is a proposal, ``next.root.json``, until enough keys of the root before and of its own have signed it."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Weights and raw deltas as files: written whole or not at all, and on disk before their name is used."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """One database: transactions that either happen whole or not at all, and its migrations."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -3,8 +3,6 @@
 PostgreSQL keeps them, by locks that end with the connection of a process that was killed. SQLite's file belongs to one
 process, whose threads take turns among themselves."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 

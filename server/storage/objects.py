@@ -1,7 +1,5 @@
 """Blobs in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The tables. Times are seconds since the epoch; JSON columns hold settings as they were validated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """Reading what a client sends, within a number of bytes and seconds, and answering in the protocol's own messages."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

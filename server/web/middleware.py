@@ -2,8 +2,6 @@
 
 Routes are named by their template, never by the address that was asked for; nothing names a device."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

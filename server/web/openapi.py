@@ -1,7 +1,5 @@
 """The HTTP interface as an OpenAPI document, made of the routes (:mod:`server.web.operations`). It needs no server."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any

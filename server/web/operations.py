@@ -1,7 +1,5 @@
 """What a route takes, answers and refuses, said beside its function: the OpenAPI document is made of it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

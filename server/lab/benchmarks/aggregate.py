@@ -3,8 +3,6 @@
 One thread, by the processor's time. A speed counts the bytes of the updates; a copy counts the bytes that it copies.
 The peers run in an environment of their own (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names."""
 
-from __future__ import annotations
-
 from statistics import median
 from time import process_time
 

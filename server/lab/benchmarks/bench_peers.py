@@ -7,8 +7,6 @@ path. It imports nothing of this project. Prints one JSON object: seconds of CPU
     PYTHON bench_peers.py cohort COHORT EXAMPLES SECONDS
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from time import process_time

@@ -1,7 +1,5 @@
 """Measurements in processes of their own, with one thread and nothing of this one's memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ is freed, as :func:`server.lab.simulation.engine.rounds.run_rounds` has it. pfl 
 (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names. Then rounds of up to 10,000 clients: time a client, and
 memory."""
 
-from __future__ import annotations
-
 from time import process_time
 from typing import Any
 

@@ -3,8 +3,6 @@
 Word errors are of real coffee orders by speakers that the packaged weights were not trained on; they need the folder
 that ``IDIOLECT_DATA`` names, and are left out without it."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from math import inf

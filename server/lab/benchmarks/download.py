@@ -4,8 +4,6 @@ A round's step is at most as long as the bound that every delta is clipped to, s
 spread over all of them, as learning on device does, and in one step of length 1 and of length 0.1 (the mean of many
 devices that do not agree). Times are of one thread's CPU."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import numpy as np

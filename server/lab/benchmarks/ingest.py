@@ -4,8 +4,6 @@ The same is measured with durability off (no fsync by the database or for blobs)
 small appends, or so many files of a delta's size, it makes durable one after another. A delta is a megabyte of float32;
 a report of counts holds 20 words. Requests are made and signed beforehand; senders and server share the machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

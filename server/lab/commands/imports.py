@@ -1,7 +1,5 @@
 """``idiolect import``: bundles from transducers of other projects."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

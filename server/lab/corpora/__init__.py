@@ -2,8 +2,6 @@
 
 Nothing here loads torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

@@ -3,8 +3,6 @@
 A :class:`Scene` is one place with one microphone, drawn once: for an utterance in training, for a device's life in a
 simulation. All waveforms are float32 [S] at 16 kHz in [-1, 1]."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

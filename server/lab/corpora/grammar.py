@@ -5,8 +5,6 @@ is drawn from ``VALUES``, ``<name>`` is another rule; ``grammar.toml`` holds the
 whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in two of
 them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tomllib

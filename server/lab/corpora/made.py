@@ -1,7 +1,5 @@
 """Commands spoken by made voices in made rooms: speech without limit, with every label known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

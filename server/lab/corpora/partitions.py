@@ -2,8 +2,6 @@
 
 A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Folder: either PATH holds ``manifest.jsonl`` (one object a line: ``audio`` (rela
 ``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself. Words are brought into their one
 form (:mod:`device_sdk.transcripts`)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

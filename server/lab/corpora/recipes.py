@@ -3,8 +3,6 @@
 Folders are as their publishers hand them out. A *part* is what the publisher calls it: ``train-clean-100`` of
 LibriSpeech, ``small`` of Libri-Light, ``train`` of the others."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial

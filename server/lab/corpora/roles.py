@@ -4,8 +4,6 @@ Voices are split in disjoint sets before anything is trained: *base* trains base
 them, *devices* are for simulations, *heldout* for checking. Known corpora have a fixed split; voices that it does not
 name, and other corpora, are split by a stable hash."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args

@@ -10,8 +10,6 @@ never trained on, and both have regional accents, too. Variants of one family (`
 whose settings hardly differ (``john``, ``norbert``) are in one set.
 """
 
-from __future__ import annotations
-
 import _ctypes
 import ctypes
 import os

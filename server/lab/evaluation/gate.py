@@ -1,7 +1,5 @@
 """A model is published only if it hears held-out speech about as well as the one it grew out of."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial

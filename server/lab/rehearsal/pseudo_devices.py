@@ -4,8 +4,6 @@ on (Rao et al. 2023, section 3). Each sends the gradient, or the outcome of loca
 The bundle's own training graph gives the gradients, so a pseudo-device computes what a device would that knew the
 transcript: SpecAugment on the features, w = 1 on the transcript, the round's clipping. It adds no noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 

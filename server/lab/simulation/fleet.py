@@ -5,8 +5,6 @@ device's. In a round each device fetches what the server has published, then hea
 device what the app saw, learn; then the server opens a round, each device reports, the round is closed and published.
 After the last, held-out voices are recognized with what the server published and nothing personal."""
 
-from __future__ import annotations
-
 import math
 import resource
 import secrets

@@ -1,7 +1,5 @@
 """What a simulation measures: one record an utterance, one a check-in, and how they become figures."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

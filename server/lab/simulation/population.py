@@ -3,8 +3,6 @@
 Three sets of voices share nobody: those the bundle was trained on (its card lists them), the devices' and the held-out
 ones. Speech is rendered once into a folder and read from there by every condition."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A real server in a process of its own, which is started, killed and started again over the same state."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Bars on standard error while an experiment runs, and cells of its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

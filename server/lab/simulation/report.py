@@ -1,7 +1,5 @@
 """`report.html`: the whole simulation on one self-contained page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from html import escape

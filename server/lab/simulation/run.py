@@ -1,7 +1,5 @@
 """A whole simulation: every condition under every seed in a pool of processes, and the document of what came out."""
 
-from __future__ import annotations
-
 import math
 import platform
 import tempfile

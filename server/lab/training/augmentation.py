@@ -4,8 +4,6 @@ F: frames (10 ms); M: mel bins. Everything takes and gives raw log-mel [F, M] fl
 background sounds and loudness are the waveform's business (``server.lab.corpora``); this is what is cheap to draw anew.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

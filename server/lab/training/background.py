@@ -2,8 +2,6 @@
 
 They learn from the command grammar's base split and from sentences that the user gives."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -2,8 +2,6 @@
 
 F: feature frames (10 ms); M: bins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -2,8 +2,6 @@
 
 B: batch; F: feature frames; M: mel bins; T: stacked frames."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

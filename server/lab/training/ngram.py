@@ -1,7 +1,5 @@
 """Interpolated modified Kneser-Ney n-grams (Chen and Goodman, 1998) in ARPA format, which kenlm reads."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """What is made from text before training starts: the subword pieces and the public word list."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A whole RNN-T run from its inputs: pieces, word list, mixture, watched utterances, training, description."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Log spectra: the features of Ramesh et al. 2023, 256 bins of a short-time Fourier transform every 10 ms."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 U: utterances; N: entries of the longest n-best list."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

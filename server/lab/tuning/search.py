@@ -1,7 +1,5 @@
 """Search of the combination weights that make the fewest word errors on development lists."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """How large a bundle's gradients usually are, by the device's own training graph. Nothing here loads torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -4,8 +4,6 @@ decided by evidence or by an operator.
 A model is promoted once its time is over, its devices do not fare worse and it hears held-out speech well enough. What
 is decided is written in one transaction; a server that is killed before decides again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

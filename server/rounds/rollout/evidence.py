@@ -9,8 +9,6 @@ rollout's time is over; the k-th look before, k = 0, 1, ..., is taken once, when
 been watched, and may spend doubt / 2^(k + 2). All looks together then take a harmless model back with a probability of
 at most ``doubt``. None of it is in the papers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import exp, inf, lgamma
 from typing import Literal

@@ -3,8 +3,6 @@
 Every message counts once, however often it comes. The checks are pure; every refusal of one is a ProtocolError that
 begins with the name of the field. Whether a masked vector is honest nobody can see: that is the price of masks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass

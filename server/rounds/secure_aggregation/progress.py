@@ -3,8 +3,6 @@
 What a group has reached is in the database, so a killed server goes on where it was. A device that misses a stage is
 out of the round; one whose masked input is there when unmasking begins is charged for it, whatever comes afterwards."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ transaction.
 A stage is over when everybody expected has answered, or when its time is up. Then those who answered go on, if they are
 at least the roster's threshold; with fewer the group is abandoned, and nothing of it was revealed."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

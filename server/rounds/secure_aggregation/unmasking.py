@@ -21,8 +21,6 @@ Whose shares were false is told only where they are at most half of those beyond
 is as near. With more of them, liars could have made another one with the same secret, on which honest shares are not.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Alembic's entry: runs on the connection that :class:`server.storage.database.Database` hands over."""
 
-from __future__ import annotations
-
 from alembic import context
 
 from server.storage.schema import metadata

@@ -1,7 +1,5 @@
 """What each page shows, read from the server's state in one transaction a page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from html import escape

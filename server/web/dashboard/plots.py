@@ -1,7 +1,5 @@
 """Charts as inline SVG, drawn by hand so that a report needs no plotting library and no second file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

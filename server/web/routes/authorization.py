@@ -3,8 +3,6 @@
 A route without a row is refused to everybody. Signatures of devices and enrolment tokens lie in what is read later;
 their routes check them first thing (:mod:`server.web.routes.devices`, :mod:`server.devices.enrolment`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

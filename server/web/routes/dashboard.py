@@ -4,8 +4,6 @@ Signing in gives a ticket in a cookie that scripts cannot read and other sites c
 their HMAC-SHA256 under a key that the server draws when it starts, never a token, at which a holder could guess.
 Whether the operator is still one is looked up whenever a ticket is shown."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import math

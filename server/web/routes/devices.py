@@ -1,7 +1,5 @@
 """The routes devices use: :mod:`device_sdk.wire.messages` and :mod:`device_sdk.wire.secure_aggregation` list them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Is the server up, can it serve, how is it doing, and what does it understand."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from fastapi import APIRouter, Request

@@ -1,8 +1,6 @@
 """The routes operators use, each behind the role that :mod:`server.web.routes.authorization` gives it: rounds, models,
 marginals, rollouts; who may operate, who may enrol, and what operators did."""
 
-from __future__ import annotations
-
 from base64 import b64decode
 from typing import Annotated, Any
 

@@ -7,8 +7,6 @@ A weight's gradient of client k is the product of two tall matrices, sum over ro
 needs only the products of rows with rows, and a weighted sum over clients is one product of all rows: gradients of
 single clients are never held (Goodfellow 2015; Li et al. 2021, Bu et al. 2022 for sequences and convolutions)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 K: clients of a group; N: examples of each; R = K N rows, client after client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -7,8 +7,6 @@ norm of a client's weight gradient is made of; here they are the gradient of an 
 Everything is kept sequence by sequence, [K, N, T, ...]: a step of all sequences is then a matrix whose rows are equally
 far apart, which products take as it is, and so are all steps of a client, of which its weight gradient is a product."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

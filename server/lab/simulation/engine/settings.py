@@ -1,7 +1,5 @@
 """What a federation is, as data that can be written in a file: cohorts, local work, privacy, aggregation."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Literal, Self
 

@@ -2,8 +2,6 @@
 
 The noise of a round's sum, drawn once, and what the ledger says of it."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -2,8 +2,6 @@
 
 R: examples; F: feature frames (10 ms); M: mel bins; U: characters."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 V: pieces; E: embedding size; J: joiner size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

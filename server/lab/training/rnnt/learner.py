@@ -2,8 +2,6 @@
 
 B: batch; F: feature frames; M: mel bins; T: stacked frames (30 ms); H: encoder size; V: pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

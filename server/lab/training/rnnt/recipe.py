@@ -1,7 +1,5 @@
 """What decides a run of RNN-T training, besides the speech."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 

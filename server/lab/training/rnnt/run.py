@@ -1,7 +1,5 @@
 """A run of RNN-T training: its network, speech, trainer, and the files that it leaves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

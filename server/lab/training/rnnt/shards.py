@@ -1,7 +1,5 @@
 """The batches of RNN-T training: windows of shards, changed afresh at every use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

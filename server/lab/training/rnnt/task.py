@@ -2,8 +2,6 @@
 
 F: feature frames (10 ms); M: mel bins; V: pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass

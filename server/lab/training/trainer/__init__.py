@@ -1,7 +1,5 @@
 """One training loop for every network."""
 
-from __future__ import annotations
-
 from server.lab.training.trainer.checkpoints import write_atomically
 from server.lab.training.trainer.logs import Observer, append_log, progress_bar, tensorboard
 from server.lab.training.trainer.loop import Position, Trainer

@@ -1,7 +1,5 @@
 """Atomic checkpoints with exact resume: one safetensors file, nothing pickled."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

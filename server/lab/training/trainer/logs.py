@@ -1,7 +1,5 @@
 """What a run tells: a log with one JSON line a record, a progress bar, TensorBoard."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The one training loop: any task, any sampler, with exact resume."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How a run of training goes, whatever the task: how long, with which learning rates and which average."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 
 Neither knows of devices, optimizers or checkpoints. F: feature frames (10 ms); M: mel bins."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Nothing was released before it, so the tables are those of :mod:`server.storage.schema`. A later revision has to write
 them out here, as they were, before it changes them there."""
 
-from __future__ import annotations
-
 from alembic import op
 
 from server.storage.schema import ledger_totals, metadata
