@@ -2,8 +2,7 @@
 
 Every round is a command never said before and a call of somebody whose name the model cannot know; the user accepts
 what was heard right and corrects the rest, and the device learns. Before and after, it hears the same sayings of other
-commands that it knows, and in the end the name. Exit status 1 when a line does not hold. About a minute a voice.
-"""
+commands that it knows, and in the end the name. Exit status 1 when a line does not hold. About a minute a voice."""
 
 import json
 import sys

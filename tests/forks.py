@@ -1,7 +1,6 @@
 """Processes forked from one that has imported what servers and their commands need, which is most of a start.
 
-What runs in them is a function of a module; each opens its state afresh, as every process does.
-"""
+What runs in them is a function of a module; each opens its state afresh, as every process does."""
 
 import atexit
 import json
@@ -25,11 +24,8 @@ IMPORTED = ("device_sdk.cli", "server.app", "server.commands.backup", "server.co
 
 
 class Forked:
-    """Owns a process that calls ``module:function`` with words of text.
-
-    folder: where it runs. environment: its variables, this process' where it is None. What it prints is appended to
-    ``out`` and ``err``.
-    """
+    """Owns a process that calls ``module:function`` with words of text. folder: where it runs. environment: its
+    variables, this process' where it is None. What it prints is appended to ``out`` and ``err``."""
 
     def __init__(
         self,

@@ -21,11 +21,9 @@ def source_files(*packages: str, root: Path = ROOT) -> list[Path]:
 
 
 def imported_modules(path: Path, root: Path = ROOT, *, guess: bool = True) -> set[str]:
-    """Absolute dotted names of everything a file imports, anywhere in it.
-
-    Relative imports are resolved. A dynamic import with a literal counts as that module; one whose argument is
-    computed counts, where ``guess`` allows it, as every string in the file that looks like a module: it might be any.
-    """
+    """Absolute dotted names of everything a file imports, anywhere in it. Relative imports are resolved. A dynamic
+    import with a literal counts as that module; one whose argument is computed counts, where ``guess`` allows it, as
+    every string in the file that looks like a module: it might be any."""
     return set(modules_of(ast.parse(path.read_text("utf-8"), str(path)), package_of(path, root), guess))
 
 

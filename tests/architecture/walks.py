@@ -1,7 +1,6 @@
 """The walks that docs/architecture.md describes, run and traced: prints each as JSON, {name: [files, calls back]}.
 
-A walk passes the files whose functions run; a file should not call back into its caller's.
-"""
+A walk passes the files whose functions run; a file should not call back into its caller's."""
 
 import json
 import sys

@@ -45,8 +45,7 @@ def test_every_consent_is_stored_as_it_is() -> None:
         consent = Consent(*choice)
         assert from_bytes(to_bytes(consent)) == consent
         for stream in STREAMS:
-            assert getattr(consent.agreed(stream), stream)
-            assert not getattr(consent.withdrawn(stream), stream)
+            assert getattr(consent.agreed(stream), stream) and not getattr(consent.withdrawn(stream), stream)
             assert consent.agreed(stream).withdrawn(stream) == consent.withdrawn(stream)
 
 
@@ -94,8 +93,7 @@ def test_what_was_learned_before_the_user_agreed_is_no_part_of_a_delta(tmp_path:
         assert device.student.utterances == 0
         taught(device, 2)
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        assert (device.student.steps, device.student.utterances) == (2, 1)
-        assert device.student.start is not None
+        assert (device.student.steps, device.student.utterances) == (2, 1) and device.student.start is not None
         for name, array in before.items():
             np.testing.assert_array_equal(device.student.start[name], array)
         assert any(not np.array_equal(device.student.weights[name], before[name]) for name in before)
@@ -160,8 +158,7 @@ def test_words_that_an_app_does_not_share_are_not_noted(tmp_path: Path, tiny_bun
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(share_words=False)) as device:
         device.agree("words")
         tell(device, 1, ZUGZWANG)
-        assert device._model_state.given == {}
-        assert "never sent but for" in device.learned().describe()[1]
+        assert device._model_state.given == {} and "never sent but for" in device.learned().describe()[1]
 
 
 def test_without_counting_nothing_is_counted(device: Device) -> None:

@@ -57,8 +57,7 @@ def test_corrections_are_learned(tmp_path: Path, tiny_bundle: Bundle) -> None:
             losses.append(report.loss)
             assert (report.utterances, report.steps, report.skipped) == (1, 4, {})
             assert report.peak_bytes > 0 and report.stopped == "nothing left to learn from"
-        assert losses[-1] < 0.7 * losses[0]
-        assert (device.student.steps, device.student.utterances) == (20, 5)
+        assert losses[-1] < 0.7 * losses[0] and (device.student.steps, device.student.utterances) == (20, 5)
         changed = [name for name in before if not np.array_equal(before[name], device.student.weights[name])]
         assert set(changed) == set(tiny_bundle.architecture.parameter_shapes())
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
@@ -209,8 +208,7 @@ def test_marginals_are_personal_and_optional(tmp_path: Path, tiny_bundle: Bundle
     off = DeviceSettings(use_marginals=False, share_marginals=False, learn=False)
     with Device.open(tmp_path / "off", KEY, tiny_bundle, off) as device:
         result = device.recognize(speech(1), 16_000)
-        assert not any(hypothesis.scores.personal for hypothesis in result.nbest)
-        assert device.learned().utterances == 0
+        assert not any(hypothesis.scores.personal for hypothesis in result.nbest) and device.learned().utterances == 0
         with pytest.raises(LearningError, match=r"device\.learn"):
             device.learn()
         with pytest.raises(FeedbackError, match="not in memory"):

@@ -168,8 +168,7 @@ def test_a_day_after_it_was_heard_the_next_opening_erases_it(tmp_path, tiny_bund
     caplog.clear()
     with opened(tmp_path, tiny_bundle) as device:
         (left,) = device.remembered()
-        assert rows(device) == [left.utterance_id] and 300 < left.seconds_left < 400
-        assert device.learn().lost == 2
+        assert rows(device) == [left.utterance_id] and 300 < left.seconds_left < 400 and device.learn().lost == 2
     assert "lost 2 utterances with feedback" in caplog.text
 
 

@@ -1,8 +1,7 @@
 """Hostile devices of every kind at once, in a process: ``python -m tests.hostile_fleet.attackers URL BUNDLE``.
 
 Each comes from an address of its own (127.0.0.2 and on), as strangers do; honest devices come from 127.0.0.1. What is
-done is counted, and printed as JSON when the standard input ends.
-"""
+done is counted, and printed as JSON when the standard input ends."""
 
 import asyncio
 import json

@@ -2,8 +2,7 @@
 
 Every device owns a word, says it ``WEIGHT`` times, far above the least noise that devices can be asked for, and says it
 again only when the server has answered for it. So in every release a word's count is ``WEIGHT`` where its owner was
-told that its report counts, and 0 elsewhere: more is counting twice, less is loss.
-"""
+told that its report counts, and 0 elsewhere: more is counting twice, less is loss."""
 
 import threading
 import time

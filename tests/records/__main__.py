@@ -2,8 +2,7 @@
 
 Recordings are recognized, a device learns, a server and two devices publish a round, and every page of help is printed,
 once from each folder. What is random comes from a fixed stream and the clock stands still (``fixed``). The probe names
-nothing that a rearrangement may rename: what ``device_sdk`` exports, commands, routes.
-"""
+nothing that a rearrangement may rename: what ``device_sdk`` exports, commands, routes."""
 
 import argparse
 import json

@@ -16,9 +16,8 @@ import pytest
 
 @contextmanager
 def postgres_server(*, own: bool = False) -> Iterator[str]:
-    """The URL of an empty database, which is gone when the block ends. Skips without the wheel.
-
-    Its server is this process' until that ends; own: one of its own, whose settings may be changed."""
+    """The URL of an empty database, which is gone when the block ends. Skips without the wheel. Its server is this
+    process' until that ends; own: one of its own, whose settings may be changed."""
     pytest.importorskip("pgserver", reason="no PostgreSQL here; install pgserver")
     pytest.importorskip("psycopg")
     if own:

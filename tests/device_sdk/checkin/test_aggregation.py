@@ -139,8 +139,7 @@ def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], serv
         (sent,) = device.check_in(server.url).sent
         assert sent.refused == "too few devices were left; their counts are in no sum"
         np.testing.assert_allclose(device._model_state.cache.pending, counts)
-        assert device._model_state.cache.pending_utterances == number
-        assert device.learned().marginal_reports == 0
+        assert device._model_state.cache.pending_utterances == number and device.learned().marginal_reports == 0
         assert device.check_in(server.url).sent == (), "and it does not join again"
 
 
@@ -162,8 +161,7 @@ def test_who_does_not_agree_does_not_join(tmp_path: Path, tiny_bundle: Bundle, s
     with opened(tmp_path / "device", tiny_bundle) as device:
         device.withdraw("marginals")
         report = device.check_in(server.url, ENROLMENT)
-        assert report.round_id is not None
-        assert (report.sent, device._store.names("aggregation")) == ((), [])
+        assert report.round_id is not None and (report.sent, device._store.names("aggregation")) == ((), [])
 
 
 def test_when_to_come_back(three: list[Device], server: Site) -> None:
@@ -194,8 +192,7 @@ def test_a_device_stops_where_the_server_lies(three: list[Device], server: Site)
                 break
             for device in three[1:]:
                 device.check_in(server.url, ENROLMENT)
-    assert len(refused) == 1
-    assert "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
+    assert len(refused) == 1 and "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
     assert pending(three[0]) == 0 and three[0]._store.names("aggregation") == []
 
 
@@ -238,8 +235,7 @@ def test_counts_whose_mask_a_device_has_given_away_never_come_back(
             devices = fleet(stack, tmp_path, tiny_bundle)
         for device, gave, counts in zip(devices, given, before, strict=True):
             (sent,) = device.check_in(server.url).sent
-            assert sent.refused is not None
-            assert pending(device) == (0 if gave else pytest.approx(counts))
+            assert sent.refused is not None and pending(device) == (0 if gave else pytest.approx(counts))
             assert device.check_in(server.url).sent == ()
 
 

@@ -47,8 +47,7 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
         assert closed["state"] == "published", closed
         report = device.check_in(server.url)
         assert report.new_model and report.new_marginals
-        assert device.model_version == closed["model_version"] != tiny_bundle.version
-        assert device.student.steps == 0
+        assert device.model_version == closed["model_version"] != tiny_bundle.version and device.student.steps == 0
         for name, array in device.base.weights.items():
             expected = local[name] if name in local else tiny_bundle.weights[name]
             np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)  # one device: the mean is its own model
@@ -192,8 +191,7 @@ def test_gradients_are_of_the_published_weights_and_sent_once(
         device.check_in(server.url)
         assert device.student.gradients is None, "and steps are taken again where a plan asks for differences"
         taught(device, 4)
-        assert device.student.steps == 1
-        assert "deltas" in [sent.kind for sent in device.check_in(server.url).sent]
+        assert device.student.steps == 1 and "deltas" in [sent.kind for sent in device.check_in(server.url).sent]
         assert server.close(third)["state"] == "published"
 
 
@@ -216,8 +214,7 @@ def test_adapters_take_no_part_in_rounds_of_gradients(tmp_path: Path, tiny_bundl
     """Their gradients are of factors; they go on with steps of their own, also where another subset had collected."""
     round_id = server.open(deltas=COLLECTED)
     with opened(tmp_path / "device", tiny_bundle) as device:
-        assert device.check_in(server.url, ENROLMENT).left_out == ()
-        assert device.student.gradients is not None
+        assert device.check_in(server.url, ENROLMENT).left_out == () and device.student.gradients is not None
     adapters = replace(SETTINGS, learning=replace(SETTINGS.learning, subset="adapters"))
     with opened(tmp_path / "device", tiny_bundle, adapters) as device:
         assert device.student.gradients is None

@@ -83,8 +83,7 @@ def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
     assert identity.load(store, URL) == fresh
     named = identity.keep_id(store, fresh, "device-7")
     assert identity.load(store, URL) == named and named.public_key == fresh.public_key
-    assert len(base64.b64decode(named.public_key)) == 32
-    assert identity.load(store, "http://other.test") is None
+    assert len(base64.b64decode(named.public_key)) == 32 and identity.load(store, "http://other.test") is None
     other = identity.create(store, "http://other.test")
     assert identity.load(store, URL) == named and other.public_key != named.public_key
     store.put("identity", store.names("identity")[0], b"{}")
@@ -172,8 +171,7 @@ def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store,
     before = cache([0.0, 3.0, 0.5, 0.25])
     after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), OfferBounds(), before)
     assert after.pending.sum() == 0 and after.pending_utterances == 0
-    assert has_reported(store, who, "round-1", "marginals")
-    assert not has_reported(store, who, "round-1", "deltas")
+    assert has_reported(store, who, "round-1", "marginals") and not has_reported(store, who, "round-1", "deltas")
     (report,) = waiting(store, URL)
     message = MarginalReport.model_validate_json(report.body)
     assert message.counts == {1: 256, 2: 128} and message.utterances == 3
@@ -251,8 +249,7 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, wh
     server = Answers(receipt("one"), problem(410), problem(401, "unknown_device"))
     with pytest.raises(Refused, match="unknown_device"):
         flush(server.client(), store, who, take_back)
-    assert [report.report_id for report in waiting(store, URL)] == ["three", "four"]
-    assert returned == [b"held two"]
+    assert [report.report_id for report in waiting(store, URL)] == ["three", "four"] and returned == [b"held two"]
     server = Answers(receipt("three", duplicate=True), *[httpx.ConnectError("down")] * 3)
     with pytest.raises(CheckInError):
         flush(server.client(), store, who, take_back)

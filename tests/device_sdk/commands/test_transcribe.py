@@ -67,8 +67,7 @@ def test_the_table_shows_every_part(tiny_bundle, recordings, capsys, monkeypatch
 
 def test_partials_on_a_terminal_are_one_line_that_changes(tiny_bundle, recordings, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert run(tiny_bundle, recordings / "a.wav", "--json") == 0
-    assert "\x1b[2K" in capsys.readouterr().err
+    assert run(tiny_bundle, recordings / "a.wav", "--json") == 0 and "\x1b[2K" in capsys.readouterr().err
 
 
 def test_folders_are_expanded_and_rates_brought_to_16_khz(tiny_bundle, recordings, capsys):
@@ -94,8 +93,7 @@ def test_a_bad_file_is_reported_and_the_others_go_on(tiny_bundle, recordings, tm
 
 def test_mono_mixes_down(tiny_bundle, tmp_path, capsys):
     soundfile.write(tmp_path / "c.wav", np.stack([chirp(8_000), chirp(8_000)], axis=1), 16_000)
-    assert run(tiny_bundle, tmp_path / "c.wav", "--mono", "--json") == 0
-    assert files(capsys)[0]["seconds"] == 0.5
+    assert run(tiny_bundle, tmp_path / "c.wav", "--mono", "--json") == 0 and files(capsys)[0]["seconds"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Damaged inputs, each made from a seed and a number: what a device does with one, and how that must end.
 
 A case ends well in an :class:`IdiolectError` or in a valid result, and leaves the state folder as the last thing that
-succeeded left it. Everything else is raised as :class:`Wrong`.
-"""
+succeeded left it. Everything else is raised as :class:`Wrong`."""
 
 import hashlib
 import io
@@ -37,9 +36,8 @@ def kind_of(case: int) -> str:
 
 
 def run(ground: Ground, seed: int, case: int) -> str:
-    """Runs one case in an empty scratch folder. Returns "valid" or the name of the error it ended in.
-
-    Raises whatever else came of it, which is a failure."""
+    """Runs one case in an empty scratch folder. Returns "valid" or the name of the error it ended in. Raises whatever
+    else came of it, which is a failure."""
     rng = np.random.default_rng([seed, case])
     shutil.rmtree(ground.scratch, ignore_errors=True)
     ground.scratch.mkdir(parents=True)

@@ -20,8 +20,7 @@ def _wrong(endings: list[Ending]) -> list[str]:
 
 def test_some_hundred_damaged_inputs(tiny_bundle: Bundle) -> None:
     endings = drive(tiny_bundle.path, range(200), SEED)
-    assert len(endings) == 200 and not _wrong(endings)
-    assert {ending.kind for ending in endings} == set(cases.KINDS)
+    assert len(endings) == 200 and not _wrong(endings) and {ending.kind for ending in endings} == set(cases.KINDS)
     refused = sum(ending.how != "valid" for ending in endings)
     assert 100 < refused < 200, "most damage is found, some of it does no harm"
 

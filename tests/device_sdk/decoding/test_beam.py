@@ -76,8 +76,7 @@ def test_hypotheses_set_aside_get_the_blanks_they_missed(seed, bias, cuts):
     lattice = RandomLattice(seed, 5, 2.5, bias)
     beam = search(lattice, 40, DecodingSettings(beam=6, nbest=6, threshold=1.0), cuts)
     found = {path.tokens: path for path in paths(beam)}
-    assert len(found) == 6
-    assert set(beam.prefixes[len(beam.prefixes) - len(beam.aside) :]) == set(beam.aside)
+    assert len(found) == 6 and set(beam.prefixes[len(beam.prefixes) - len(beam.aside) :]) == set(beam.aside)
     for prefix, each in beam.aside.items():
         tokens = prefix.tokens()
         blanks = [float(lattice.log_probs(frame, tokens)[0]) for frame in range(each.since, 40)]
@@ -177,8 +176,7 @@ def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, prefix: in
 def test_no_more_than_the_best_are_given(way: str, pieces: int, most: int) -> None:
     given = np.random.default_rng(3).normal(size=(1, 2, pieces)).astype(np.float32)
     labels, values = scores.above(given, 0, 1, -9.0, most)
-    assert sorted(values) == sorted(given[0, 1, 1:].tolist())[-most:]
-    assert values == given[0, 1, labels].tolist()
+    assert sorted(values) == sorted(given[0, 1, 1:].tolist())[-most:] and values == given[0, 1, labels].tolist()
 
 
 def test_bad_sizes_are_refused_natively(way: str) -> None:

@@ -68,8 +68,7 @@ def said(folder: Path, compiled: bool) -> tuple[str, str]:
 
 def compare(folder: Path) -> None:
     native, source = said(folder, True), said(folder, False)
-    assert (native[1], source[1]) == ("native", "source") and native[0] == source[0]
-    assert len(native[0]) > 10_000
+    assert (native[1], source[1]) == ("native", "source") and native[0] == source[0] and len(native[0]) > 10_000
 
 
 @pytest.mark.skipif(os.environ.get(SWITCH) == "0", reason=f"{SWITCH}=0: these tests run as Python")
@@ -136,8 +135,7 @@ def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(tmp_path, myp
         (root / "device_sdk" / "runtimes" / "native_kernels" / "native.c").write_text(native, "utf-8")
     built = python(root, "setup.py", "build_ext", "--inplace", **environment)
     assert built.returncode != 0 and why in built.stdout + built.stderr
-    assert f"{SWITCH}=0" in built.stderr.splitlines()[-1]
-    assert not list(root.glob(f"device_sdk/**/{FOLDER}"))
+    assert f"{SWITCH}=0" in built.stderr.splitlines()[-1] and not list(root.glob(f"device_sdk/**/{FOLDER}"))
 
 
 def test_a_build_that_is_told_not_to_compile_does_not(tmp_path: Path) -> None:

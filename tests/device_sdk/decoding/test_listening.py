@@ -94,8 +94,7 @@ def test_silence_gives_nothing_and_costs_no_memory(recognizer):
 def test_the_end_of_a_silence_cuts_no_word(recognizer, lead):
     samples = np.concatenate([np.zeros(int(16_000 * lead), np.float32), clips()[0], np.zeros(32_000, np.float32)])
     found = results(recognizer.session(16_000).segments([samples]))
-    assert lead - 2.4 - 0.6 <= found[0].offset <= lead
-    assert found[0].nbest[0].words[0].start + found[0].offset >= lead
+    assert lead - 2.4 - 0.6 <= found[0].offset <= lead and found[0].nbest[0].words[0].start + found[0].offset >= lead
 
 
 def test_an_utterance_without_a_pause_is_cut_by_its_length(recognizer):
@@ -152,8 +151,7 @@ def test_a_callback_that_fails_loses_no_audio(recognizer, sound, expected, caplo
             failures += 1
         else:
             break
-    assert failures >= 4 and "a further callback of one chunk failed" in caplog.text
-    assert results(heard) == expected
+    assert failures >= 4 and "a further callback of one chunk failed" in caplog.text and results(heard) == expected
 
 
 def test_a_chunk_that_is_no_audio_leaves_the_session_as_it_was(recognizer, sound, expected):
@@ -290,5 +288,4 @@ def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
             heard += 1
             if before is None and event.offset > 30.0:
                 before = resident()
-    assert before is not None and resident() - before < 5.0
-    assert heard > 8 * minutes
+    assert before is not None and resident() - before < 5.0 and heard > 8 * minutes

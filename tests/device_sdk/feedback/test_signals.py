@@ -122,8 +122,7 @@ def test_of_each_kind_the_last_signal_counts(said: list, known: object) -> None:
 def test_what_is_known_was_said_is_of_different_kinds_and_holds_the_last(said: list) -> None:
     known = known_after(said)
     kinds = [type(part) for part in parts(known)]
-    assert all(part in said for part in parts(known)) and said[-1] in parts(known)
-    assert len(set(kinds)) == len(kinds)
+    assert all(part in said for part in parts(known)) and said[-1] in parts(known) and len(set(kinds)) == len(kinds)
     assert sum(kind in (Accepted, Cancelled, Repeated, Rating) for kind in kinds) <= 1
     assert combined(known, known) == known
 
@@ -139,8 +138,7 @@ words = st.lists(st.sampled_from(["a", "latte", "with", "soy", "milk", "large", 
 def test_costs_are_shares_and_their_mean_lies_between_them(said: list, texts: list[str], scores: list[float]) -> None:
     signal = known_after(said)
     found = costs(signal, texts, texts[0])
-    assert found.dtype == np.float32 and found.shape == (len(texts),)
-    assert np.all((found >= 0) & (found <= 1))
+    assert found.dtype == np.float32 and found.shape == (len(texts),) and np.all((found >= 0) & (found <= 1))
     single = np.array([costs(each, texts, texts[0]) for each in parts(signal)])
     assert np.all((single.min(axis=0) - 1e-6 <= found) & (found <= single.max(axis=0) + 1e-6))
     expected = float(posterior(scores[: len(texts)]) @ found)

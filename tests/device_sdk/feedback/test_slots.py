@@ -55,8 +55,7 @@ def test_read_slots(text: str, expected: tuple[tuple[str, str], ...]) -> None:
     ],
 )
 def test_wrong_missing_and_extra_slots_are_counted(truth: dict[str, str], text: str, errors: int) -> None:
-    assert slot_errors(truth, read_slots(text, LEXICON)) == errors
-    assert slot_cost(text, truth, LEXICON) == errors
+    assert slot_errors(truth, read_slots(text, LEXICON)) == errors and slot_cost(text, truth, LEXICON) == errors
     assert semantic_cost(text, truth, LEXICON) == errors / max(len(truth), 1)
 
 
@@ -64,8 +63,7 @@ def test_paper_mode_looks_for_tokens_only() -> None:
     truth = {"drink": "mocha", "milk": "soy milk"}
     everything = "iced coffee mocha medium dark roast with soy almond milk"
     assert slot_cost(everything, truth, LEXICON, "paper") == 0
-    assert slot_cost("soy mocha", truth, LEXICON, "paper") == 1
-    assert slot_cost(everything, truth, LEXICON) > 0
+    assert slot_cost("soy mocha", truth, LEXICON, "paper") == 1 and slot_cost(everything, truth, LEXICON) > 0
 
 
 def test_lexicon_from_labels_is_sorted_and_distinct_and_an_empty_value_refused() -> None:

@@ -169,8 +169,7 @@ def test_scales_by_row_and_by_tensor() -> None:
     rows, tensor = (encode(values, "int8", per) for per in ("row", "tensor"))
     np.testing.assert_allclose(rows[SCALE + "w"], [1.0, 0.0, 0.01], rtol=1e-6)
     np.testing.assert_allclose(tensor[SCALE + "w"], [1.0])
-    assert rows[SCALE + "b"].shape == tensor[SCALE + "b"].shape == (1,)
-    assert rows["w"][1].tolist() == [0, 0]
+    assert rows[SCALE + "b"].shape == tensor[SCALE + "b"].shape == (1,) and rows["w"][1].tolist() == [0, 0]
     assert group_sizes({"w": (3, 2), "b": (3,)}, "row") == {"w": 2, "b": 3}
     assert group_sizes({"w": (3, 2), "b": (3,)}, "tensor") == {"w": 6, "b": 3}
 

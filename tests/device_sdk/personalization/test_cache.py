@@ -84,8 +84,7 @@ def test_bytes_round_trip_exactly(given_: list[list[str]], sigma: float) -> None
     held = gathered(given_, sigma)
     held = cache.update(cache.reported(held), count(["a"], WORDS, sigma))
     back = cache.from_bytes(cache.to_bytes(held, WORDS), WORDS)
-    assert back.counts.tobytes() == held.counts.tobytes()
-    assert back.pending.tobytes() == held.pending.tobytes()
+    assert back.counts.tobytes() == held.counts.tobytes() and back.pending.tobytes() == held.pending.tobytes()
     assert (back.unlisted, back.utterances, back.pending_utterances) == (held.unlisted, held.utterances, 1)
 
 

@@ -51,15 +51,13 @@ def test_every_utterance_counts_by_what_it_gave_last(utterances: list[list[froze
             counts = recount(counts, before, after)
     last = [stages[-1] for stages in utterances]
     assert counts == {word: sum(word in each for each in last) for word in frozenset().union(*last)}
-    assert len(reported_words(counts, most)) <= most
-    assert reported_words(counts, most) <= frozenset().union(*last)
+    assert len(reported_words(counts, most)) <= most and reported_words(counts, most) <= frozenset().union(*last)
 
 
 def test_no_more_is_kept_than_the_limit() -> None:
     many = frozenset(f"w{chr(97 + number % 26)}{number:05d}" for number in range(LIMIT + 9))
     counts = recount({"often": 3}, frozenset(), many)
-    assert len(counts) == LIMIT and counts["often"] == 3
-    assert commonest({"a": 1, "b": 0, "c": -1}) == {"a": 1}
+    assert len(counts) == LIMIT and counts["often"] == 3 and commonest({"a": 1, "b": 0, "c": -1}) == {"a": 1}
 
 
 def test_stored_is_read_back_sorted_and_without_what_the_list_has_now() -> None:

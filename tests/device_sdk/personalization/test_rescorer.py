@@ -60,8 +60,7 @@ def test_no_marginal_no_adaptation(rescorer: Rescorer, tiny_bundle: Bundle) -> N
     plain = rescorer.rescore(NBEST)
     assert all(entry.scores.personal == 0.0 for entry in plain)
     unchanged = rescorer.rescore(NBEST, tiny_bundle.background)
-    assert [entry.text for entry in unchanged] == [entry.text for entry in plain]
-    assert rescorer.rescore([]) == ()
+    assert [entry.text for entry in unchanged] == [entry.text for entry in plain] and rescorer.rescore([]) == ()
 
 
 def test_a_favourite_word_moves_up(rescorer: Rescorer, tiny_bundle: Bundle) -> None:

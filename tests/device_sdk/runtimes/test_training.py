@@ -32,8 +32,7 @@ def test_shapes_and_names(session: TrainingSession, tiny_bundle: Bundle) -> None
     assert 0.0 <= found.expected_cost <= 2.0
     shapes = tiny_bundle.architecture.parameter_shapes()
     assert {name: value.shape for name, value in found.gradients.items()} == shapes
-    assert session.trainable == tuple(shapes)
-    assert all(value.dtype == np.float32 for value in found.gradients.values())
+    assert session.trainable == tuple(shapes) and all(value.dtype == np.float32 for value in found.gradients.values())
 
 
 def test_a_run_repeats_exactly_and_changes_no_input(session: TrainingSession, tiny_bundle: Bundle) -> None:

@@ -74,8 +74,7 @@ def _chi_square(values: np.ndarray, classes: int) -> float:
 def test_the_largest_element_is_read_and_written() -> None:
     """65536 does not fit two bytes: shares have four for each element."""
     values = evaluate(np.array([[1], [65535]], np.int64), 1)
-    assert values.tolist() == [[65536]]
-    assert read_share(values[0].astype("<u4").tobytes()).tolist() == [65536]
+    assert values.tolist() == [[65536]] and read_share(values[0].astype("<u4").tobytes()).tolist() == [65536]
 
 
 def test_two_sharings_of_one_secret_differ() -> None:

@@ -1,7 +1,6 @@
 """A warm process that brings up devices, one child each, and kills them; and campaigns of such lives.
 
-Standard input: one JSON order a line. Standard output: one JSON ending a line. No session is opened before the fork.
-"""
+Standard input: one JSON order a line. Standard output: one JSON ending a line. No session is opened before the fork."""
 
 import json
 import os

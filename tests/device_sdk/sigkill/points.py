@@ -14,10 +14,8 @@ from device_sdk.state.store import Store
 
 
 class Points:
-    """Counts the points that a life passes and ends the process, as SIGKILL does, at the one asked for.
-
-    name: of the point, empty for none; at: the how manieth of this name, from 1. told: gets the name before the process
-    ends."""
+    """Counts the points that a life passes and ends the process, as SIGKILL does, at the one asked for. name: of the
+    point, empty for none; at: the how manieth of this name, from 1. told: gets the name before the process ends."""
 
     def __init__(self, name: str, at: int, told: Callable[[str], None]) -> None:
         self.passed: Counter[str] = Counter()

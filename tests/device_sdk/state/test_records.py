@@ -44,8 +44,7 @@ def test_local_weights_come_back_bit_for_bit(store: Store, base, own, teacher, m
     assert found is not None
     assert (found.base, found.steps, found.utterances, found.start is None) == ("base-1", 3, 2, start is None)
     for one, other in ((found.weights, student), (found.teacher, teacher), (found.start or {}, start or {})):
-        assert set(one) == set(other)
-        assert all(one[name].tobytes() == other[name].tobytes() for name in other)
+        assert set(one) == set(other) and all(one[name].tobytes() == other[name].tobytes() for name in other)
 
 
 def test_weights_under_the_servers_teacher_are_stored_once(store: Store) -> None:

@@ -187,8 +187,7 @@ TURNS = tuple(Turn(speaker, "good morning") for speaker in ("Marketing", "Projec
 
 def test_people_of_a_series_sound_the_same_at_all_its_meetings_and_were_not_heard_in_training() -> None:
     first, second, other = (cast(Meeting(name, TURNS), "test") for name in ("ES2002a", "ES2002b", "ES2003a"))
-    assert first == second and first != other
-    assert len({person.voice.variant for person in first.values()}) == 3
+    assert first == second and first != other and len({person.voice.variant for person in first.values()}) == 3
     assert {person.voice.variant for person in first.values()} <= set(MEETINGS.variants["test"])
     every = [variant for held in MEETINGS.variants.values() for variant in held]
     assert len(every) == len(set(every)) and set(MEETINGS.variants["learn"]) <= set(VARIANTS["base"])
@@ -242,8 +241,7 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path,
 
     told: set[str] = set()
     held = open_cache(make_lists(data, work, TINY, lambda what, *_: told.add(what), tiny_bundle))
-    assert len(held.development) == 1 and len(held.test) == 2
-    assert {len(client) for client in held.test} == {2}
+    assert len(held.development) == 1 and len(held.test) == 2 and {len(client) for client in held.test} == {2}
     assert (work / "language_models" / "text.txt").read_text().splitlines() == text
     assert set(held.about["perplexity"]["neural"]) == {"development.txt", "test.txt"}
     assert "first pass, test" in told and "second pass, development" in told

@@ -76,8 +76,7 @@ def test_recipes() -> None:
     assert len(found) == len(list(RECIPES.glob("*.toml"))) >= 20
     privacy = found["middle noise, dim"].engine.privacy
     assert privacy is not None and privacy.clipping == "dim" and privacy.noise_multiplier > 0
-    assert found["no clipping"].engine == BASE
-    assert found["three steps, FedProx"].engine.local.proximal > 0
+    assert found["no clipping"].engine == BASE and found["three steps, FedProx"].engine.local.proximal > 0
     same = {r.engine.model_copy(update={"privacy": None}).digest() for n, r in found.items() if "noise" in n}
     assert len(same) == 1  # rows of table 2 differ in privacy only
 
@@ -134,7 +133,6 @@ def test_the_script(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = "--work", work, "--seeds", 2, "--recipe", recipe, "--plots", work / "plots"
     shown = run_script("pelikan_2023", *words)
     assert shown.exit_code == 0, shown.exception
-    assert "no noise, dim" in shown.stdout and "2 seeds" in shown.stdout
-    assert (work / "plots" / "noise.svg").exists()
+    assert "no noise, dim" in shown.stdout and "2 seeds" in shown.stdout and (work / "plots" / "noise.svg").exists()
     document = json.loads(run_script("pelikan_2023", *words, "--json").stdout)
     assert [len(row["losses"]) for row in document["rows"][0]["seeds"]] == [2, 2]

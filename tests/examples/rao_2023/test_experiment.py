@@ -111,8 +111,7 @@ def same(one: list[Clip], other: list[Clip]) -> bool:
 def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     whole = Said(domain, 4, 7, 5, tmp_path, lambda *done: told.append(done))[:]
-    assert len(whole) == 7 and told == [(number, 7) for number in range(1, 8)]
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(whole) == 7 and told == [(number, 7) for number in range(1, 8)] and len(list(tmp_path.iterdir())) == 3
     passing = Said(domain, 4, 7, 5, None)
     assert same([*passing[4:], *passing[:4]], [*whole[4:], *whole[:4]])
     told.clear()

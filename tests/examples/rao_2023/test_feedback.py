@@ -92,8 +92,7 @@ def test_an_alternate_recognizer_errs_at_its_rate(rate: float) -> None:
 
 def test_general_text_is_a_distribution_over_the_words_it_has_seen() -> None:
     score = general_text(["play some jazz", "play the radio", "stop the radio"] * 3)
-    assert score("play the radio") > score("radio the play")
-    assert score("play the banjo") < score("play the radio")
+    assert score("play the radio") > score("radio the play") and score("play the banjo") < score("play the radio")
     words = ("play", "some", "jazz", "the", "radio", "stop", "banjo")
     assert 0.0 < sum(math.exp(score(word)) for word in words) + math.exp(score("")) < 1.0
 

@@ -105,8 +105,7 @@ def test_programs_give_the_losses_and_gradients_of_the_onnx_graph(folder, tiny_b
     assert ours.trainable == peer.trainable
     for seed, (hypotheses, stacked) in enumerate(itertools.product(HYPOTHESES, (1, 9, 16, 29, 48))):
         given = utterance(architecture, hypotheses, stacked, seed)
-        assert ours.too_large(given[1], hypotheses) is None
-        assert compare(ours.run(*given), peer.run(*given)) < 1e-5
+        assert ours.too_large(given[1], hypotheses) is None and compare(ours.run(*given), peer.run(*given)) < 1e-5
     acoustic = ExecutorchTrainingSession(folder, architecture, subset="acoustic")
     assert tuple(acoustic.run(*given).gradients) == acoustic.trainable
     assert all(name.startswith(("encoder", "joiner.enc")) for name in acoustic.trainable)
@@ -180,8 +179,7 @@ def test_devices_of_the_packaged_bundle_learn_the_same_from_speech(tmp_path):
 def test_the_benchmark_says_how_far_gradients_are_apart(monkeypatch):
     monkeypatch.setattr(learn, "TURNS", 1)
     *costs, apart = runtimes.training_figures()
-    assert apart.holds and 0.0 < apart.ours < 1e-5
-    assert len(costs) == 3 and all(figure.ours > 0.0 for figure in costs)
+    assert apart.holds and 0.0 < apart.ours < 1e-5 and len(costs) == 3 and all(figure.ours > 0.0 for figure in costs)
 
 
 @pytest.mark.parametrize(

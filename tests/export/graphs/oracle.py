@@ -46,11 +46,9 @@ def gradient_parts(
     said: NDArray[np.float32] | None = None,
     factors: bool = False,
 ) -> tuple[NDArray[np.float64], list[dict[str, NDArray[np.float64]]]]:
-    """NLLs [N], and d(NLL_i) by every trainable parameter for each hypothesis, all float64.
-
-    heard [T, 1, H], said [U + 1, N, P]: given in place of the lowest ``frozen_layers`` and of the predictor.
-    factors: of the trainable matrices, which hold their product already.
-    """
+    """NLLs [N], and d(NLL_i) by every trainable parameter for each hypothesis, all float64. heard [T, 1, H], said [U +
+    1, N, P]: given in place of the lowest ``frozen_layers`` and of the predictor. factors: of the trainable matrices,
+    which hold their product already."""
     with torch.enable_grad():
         named = {name: torch.tensor(value, dtype=torch.float64) for name, value in parameters.items()}
         leaves = [f"{name}.{part}" for name in trainable for part in ("up", "down")] if factors else list(trainable)

@@ -1,7 +1,6 @@
 """The Triton kernels against torch: on CUDA where there is a device, else in Triton's interpreter on the CPU.
 
-The interpreter is chosen when Triton is loaded, so those tests run in a process of their own.
-"""
+The interpreter is chosen when Triton is loaded, so those tests run in a process of their own."""
 
 import os
 import subprocess

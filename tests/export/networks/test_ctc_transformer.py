@@ -79,8 +79,7 @@ def test_positions_are_seconds_from_the_middle_and_keep_their_order_in_training(
     torch.testing.assert_close(positions[1, :3], torch.tensor([-0.03, 0.0, 0.03]))
     torch.testing.assert_close(positions[0].diff(), torch.full((6,), 0.03))
     moved = [noise.train()(heard) for _ in range(20)]
-    assert all((m.diff() > 0).all() for m in moved)
-    assert max(float((m - positions).abs().max()) for m in moved) > 1.0
+    assert all((m.diff() > 0).all() for m in moved) and max(float((m - positions).abs().max()) for m in moved) > 1.0
     embedded = sinusoids(positions, 8)
     assert embedded.shape == (2, 7, 8)
     torch.testing.assert_close(embedded[..., :4].square() + embedded[..., 4:].square(), torch.ones(2, 7, 4))

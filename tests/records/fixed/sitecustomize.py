@@ -1,8 +1,7 @@
 """Imported by every Python that has this folder on its path: the same randomness and the same time in every run.
 
 All randomness of the standard library, and of numpy's generators without a seed, begins with ``os.urandom``. Only the
-checkout that is the working directory is imported, wherever else the environment has installed the packages from.
-"""
+checkout that is the working directory is imported, wherever else the environment has installed the packages from."""
 
 import os
 import random

@@ -175,8 +175,7 @@ def test_examples_can_be_opened_and_are_priced(run: Run, device: Party, example:
     planned = json.loads(run(rounds.app, "plan", str(example), "--json"))
     assert planned["settings"] == json.loads(run(rounds.app, "show", "--json"))["settings"]
     for stream, cost in planned["costs"].items():
-        assert planned["settings"][stream] is not None
-        assert 0 < cost["round_epsilon"] <= cost["user_epsilon"] < 6
+        assert planned["settings"][stream] is not None and 0 < cost["round_epsilon"] <= cost["user_epsilon"] < 6
     assert "epsilon of a user, all rounds" in run(rounds.app, "plan", str(example))
 
 

@@ -94,8 +94,7 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
         other = ran(tmp_path, "serve", "--port", "0", *program(url, tmp_path / "more", tiny_bundle), **TOKENS)
         assert other.returncode != 0 and "another server uses it" in other.stderr
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0 and not any(map(is_running, renewed))
-        assert not ready.exists()
+        assert process.wait(60) == 0 and not any(map(is_running, renewed)) and not ready.exists()
 
 
 @pytest.mark.slow

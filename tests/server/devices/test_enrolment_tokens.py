@@ -52,8 +52,7 @@ def test_so_many_devices_and_no_more(gate: Gate) -> None:
     entry = gate.operator.get("enrolment-tokens")["enrolment_tokens"][0]
     assert (entry["name"], entry["uses"], entry["used"]) == ("two", 2, 2) and token not in str(entry)
     listed = gate.operator.get("devices")
-    assert listed["count"] == 2
-    assert {device["enrolment_token"] for device in listed["devices"]} == {"two"}
+    assert listed["count"] == 2 and {device["enrolment_token"] for device in listed["devices"]} == {"two"}
 
 
 def test_so_long_and_until_it_is_revoked(gate: Gate) -> None:

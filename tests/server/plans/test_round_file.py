@@ -21,8 +21,7 @@ def read(folder: Path, text: str) -> RoundSettings:
 
 
 def test_streams_are_those_whose_tables_stand_in_the_file(tmp_path: Path) -> None:
-    assert read(tmp_path, "") == RoundSettings()
-    assert read(tmp_path, "goal = 7").streams == ("marginals",)
+    assert read(tmp_path, "") == RoundSettings() and read(tmp_path, "goal = 7").streams == ("marginals",)
     assert read(tmp_path, "[deltas]").streams == ("deltas",)
     both = read(tmp_path, "[marginals]\nepsilon = 2\n[deltas]\nkind = 'gradient'\nbatch_size = 4")
     assert both.marginals == MarginalPlan(epsilon=2.0)

@@ -80,8 +80,7 @@ def test_what_many_say_is_released_and_what_one_says_is_not() -> None:
     devices = [{"flatwhite", "cortado", f"secret{'a' * (number % 40 + 1)}"} for number in range(400)]
     devices[0] = {"canary"}
     found = released(devices, plan)
-    assert list(found) == ["flatwhite"] and abs(found["flatwhite"] - 399) < 60
-    assert released([], plan) == {}
+    assert list(found) == ["flatwhite"] and abs(found["flatwhite"] - 399) < 60 and released([], plan) == {}
 
 
 def test_words_of_one_device_pass_as_often_as_delta_allows() -> None:
@@ -89,23 +88,20 @@ def test_words_of_one_device_pass_as_often_as_delta_allows() -> None:
     alone = [{"".join(chr(97 + int(digit)) for digit in f"{number:05d}")} for number in range(20_000)]
     passed = len(released(alone, plan)) / len(alone)
     expected = failure_chance(plan, threshold(plan))
-    assert passed == pytest.approx(expected, abs=5 * math.sqrt(expected / len(alone)))
-    assert expected <= plan.delta
+    assert passed == pytest.approx(expected, abs=5 * math.sqrt(expected / len(alone))) and expected <= plan.delta
 
 
 def test_a_key_draws_the_same_release_again_and_another_key_another() -> None:
     plan = plan_of(max_words=1, epsilon=0.05, delta=0.01)
     named = [{word} for word in ("latte", "mocha", "lungo") for _ in range(400)]
     found = [released(named, plan, key_stream(bytes([each]) * KEY_BYTES, "r1")) for each in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
-    assert set(found[0]) == set(found[2]) == {"latte", "mocha", "lungo"}
+    assert found[0] == found[1] != found[2] and set(found[0]) == set(found[2]) == {"latte", "mocha", "lungo"}
 
 
 @given(st.integers(1, 40), st.floats(1e-6, 100))
 def test_the_scale_is_rounded_to_the_safe_side(words: int, epsilon: float) -> None:
     scale = noise_scale(plan_of(words, epsilon))
-    assert words / scale <= Fraction(epsilon)
-    assert words / (scale - Fraction(1, 1 << 20)) > Fraction(epsilon)
+    assert words / scale <= Fraction(epsilon) and words / (scale - Fraction(1, 1 << 20)) > Fraction(epsilon)
 
 
 @pytest.mark.parametrize(

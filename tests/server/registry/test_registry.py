@@ -214,8 +214,7 @@ class Scene:
         row = self.model(version)
         teacher = weights_of(self.http, row["teacher"])["encoder.0.W"] if row["teacher"] is not None else BASE
         np.testing.assert_allclose(teacher, line.teacher, rtol=2e-5, atol=2e-6)
-        assert (row["parent"], row["round_id"]) == (parent, found["id"])
-        assert row["figures"]["reports"] == reports
+        assert (row["parent"], row["round_id"]) == (parent, found["id"]) and row["figures"]["reports"] == reports
         return version
 
 
@@ -250,8 +249,7 @@ def test_a_round_that_was_open_on_what_was_taken_back_is_not_published(tmp_path:
         assert party.send_counts(round_id, {3: 256}).status_code == 200
         scene.operator.post("models/base-1/publish")
         found = scene.operator.close(round_id)
-        assert "kept unpublished" in found["note"]
-        assert scene.operator.get("status")["model_version"] == "base-1"
+        assert "kept unpublished" in found["note"] and scene.operator.get("status")["model_version"] == "base-1"
         assert scene.model(found["model_version"])["parent"] == one
         assert scene.operator.get("status")["marginals_version"] == found["marginals_version"]
         scene.check(scene.round((0.3, 1)), Line().step(0.3), "base-1", 1)
@@ -276,8 +274,7 @@ def test_a_difference_leads_to_the_very_bytes(http: Any, operator: Operator) -> 
     assert found.status_code == 200 and len(found.content) < len(whole.content)
     assert difference.apply(START, found.content, len(whole.content)) == whole.content
     etag = found.headers["etag"]
-    assert etag != whole.headers["etag"]
-    assert get(http, "v2/from/base-1", If_None_Match=etag).status_code == 304
+    assert etag != whole.headers["etag"] and get(http, "v2/from/base-1", If_None_Match=etag).status_code == 304
 
 
 @pytest.mark.parametrize("path", ["v2", "v2/from/base-1"])
@@ -327,8 +324,7 @@ def test_a_rollout_and_its_way_back_are_offered(http: Any, operator: Operator) -
     operator.post("models/v2", content=moved(1e-3), params={"published": False})
     assert get(http, "v2/from/base-1").status_code == 404
     operator.post("rollout", json={"version": "v2"})
-    assert get(http, "v2/from/base-1").status_code == 200
-    assert get(http, "base-1/from/v2").status_code == 200
+    assert get(http, "v2/from/base-1").status_code == 200 and get(http, "base-1/from/v2").status_code == 200
     operator.post("rollout/roll-back")
     assert get(http, "v2/from/base-1").status_code == 404
     back = get(http, "base-1/from/v2")

@@ -97,8 +97,7 @@ def test_targets_are_what_was_published_and_say_what_is_current(registry: Regist
     models = {f"models/{version}.safetensors" for version in ("base-1", "second", "teacher-1")}
     assert found.keys() == models | {"marginals/0.float64"}
     assert found["models/second.safetensors"] == (digest, {"current": True, "teacher": "teacher-1"})
-    assert found["models/teacher-1.safetensors"] == (teacher, None)
-    assert found["models/base-1.safetensors"][1] is None
+    assert found["models/teacher-1.safetensors"] == (teacher, None) and found["models/base-1.safetensors"][1] is None
     assert found["marginals/0.float64"][1] == {"current": True, "words_digest": DIGEST}
     background = initial().background.astype("<f8").tobytes()
     assert found["marginals/0.float64"][0] == sha256(background).hexdigest()
@@ -183,16 +182,14 @@ def test_a_new_root_is_taken_up_and_what_it_revokes_signs_no_more(registry: Regi
     assert sign(registry.keys, registry.keys / "root-2.pem", None).missing == 0
     after = registry.versions()  # verified against the new root
     assert after[0] > before[0] and after[1] > before[1] and after[2] == before[2]
-    assert registry.updates.document("2.root.json") is not None
-    assert registry.updates.document("3.root.json") is None
+    assert registry.updates.document("2.root.json") is not None and registry.updates.document("3.root.json") is None
 
 
 def test_a_root_that_is_not_in_order_is_left_alone(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     before = registry.versions()
     path = registry.keys / "server" / "roots" / "2.root.json"
     path.write_bytes(b"{half")
-    assert registry.versions() == before
-    assert "the root before stays" in caplog.text and "2.root.json" in caplog.text
+    assert registry.versions() == before and "the root before stays" in caplog.text and "2.root.json" in caplog.text
     assert registry.updates.document("2.root.json") is None
     with pytest.raises(ConfigurationError, match="cannot be read as a root"):
         Repository(UpdateSettings(registry.keys / "server"), registry.database, lambda: NOW)

@@ -63,8 +63,7 @@ def test_the_files_asked_for_last_are_held(bucket: str) -> None:
     for name in [*names[1:HELD], names[0], *names[HELD:]]:
         assert store.file(name).read_bytes() == name.encode()
     assert first.exists() and first.read_bytes() == names[0].encode()  # asked for again meanwhile
-    assert len(list(first.parent.iterdir())) == HELD
-    assert store.file(names[1]).read_bytes() == names[1].encode()
+    assert len(list(first.parent.iterdir())) == HELD and store.file(names[1]).read_bytes() == names[1].encode()
 
 
 def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,7 @@ def test_speakers_that_training_heard_are_left_out() -> None:
 def test_the_list_is_one_that_a_beam_could_give() -> None:
     bundle = Bundle.open()
     texts = [hypothesis.text for hypothesis in rescore.nbest(bundle.words)]
-    assert len(set(texts)) == rescore.ENTRIES
-    assert {len(text.split()) for text in texts} == {rescore.LENGTH}
+    assert len(set(texts)) == rescore.ENTRIES and {len(text.split()) for text in texts} == {rescore.LENGTH}
     assert [sum(word == 0 for word in bundle.words.ids(text)) for text in texts] == [0] * 18 + [1] * 2
 
 

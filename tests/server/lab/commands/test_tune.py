@@ -70,8 +70,7 @@ def test_confidences_are_fitted_and_written(bundle: Path, capsys: pytest.Capture
     before = (bundle / "manifest.json").read_bytes()
     assert cli.main([*words, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "dry run" in shown and "other voices  words" in shown
-    assert (bundle / "manifest.json").read_bytes() == before
+    assert "dry run" in shown and "other voices  words" in shown and (bundle / "manifest.json").read_bytes() == before
     assert cli.main(["tune", "rescoring", *words[2:3], "--limit", "1", "--speeds", "1"]) == 0
     assert "language_model" in capsys.readouterr().out  # other weights, the same calibration
     assert Bundle.open(bundle).combination.confidence == written.combination.confidence

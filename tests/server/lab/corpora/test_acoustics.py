@@ -37,8 +37,7 @@ def test_any_scene_gives_finite_bounded_audio_and_repeats(seed: int, ranges: aco
     waveform = np.random.default_rng(seed).standard_normal(samples).astype(np.float32) * 0.1
     before = waveform.copy()
     first = acoustics.augment(waveform, np.random.default_rng(seed), ranges)
-    assert first.dtype == np.float32 and first.ndim == 1
-    assert np.isfinite(first).all() and np.abs(first).max() <= 1.0
+    assert first.dtype == np.float32 and first.ndim == 1 and np.isfinite(first).all() and np.abs(first).max() <= 1.0
     assert np.array_equal(first, acoustics.augment(waveform, np.random.default_rng(seed), ranges))
     assert np.array_equal(waveform, before)
 
@@ -101,8 +100,7 @@ def test_reverberation_rings_on() -> None:
 @given(st.floats(0.05, 0.8), st.floats(-5, 15), st.integers(0, 1000))
 def test_room_response_has_the_asked_direct_sound(rt60: float, direct_db: float, seed: int) -> None:
     response = acoustics.room_response(rt60, direct_db, np.random.default_rng(seed))
-    assert response[0] == 1.0
-    assert -10 * np.log10(np.sum(response[1:] ** 2)) == pytest.approx(direct_db, abs=1e-6)
+    assert response[0] == 1.0 and -10 * np.log10(np.sum(response[1:] ** 2)) == pytest.approx(direct_db, abs=1e-6)
 
 
 @pytest.mark.parametrize("colour", [0.0, 1.0, 2.0])

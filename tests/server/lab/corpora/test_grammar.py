@@ -25,8 +25,7 @@ def test_labels_are_what_the_longest_matches_read(seed: int, split: grammar.Spli
 def test_words_are_plain_and_many_values_distinct_and_every_pattern_can_be_said() -> None:
     assert all(len(set(values)) == len(values) for values in VALUES.values())
     words = vocabulary()
-    assert 600 <= len(words) <= 1_100
-    assert all(set(word) <= set("abcdefghijklmnopqrstuvwxyz'") for word in words)
+    assert 600 <= len(words) <= 1_100 and all(set(word) <= set("abcdefghijklmnopqrstuvwxyz'") for word in words)
     for pattern in (pattern for intent in INTENTS.values() for pattern in intent.patterns):
         assert grammar._expand(grammar._parsed(pattern), np.random.default_rng(0), None, {})
 
@@ -35,8 +34,7 @@ def test_splits_keep_their_shares_and_never_change() -> None:
     generator = np.random.default_rng(1)
     texts = {sample(generator).text for _ in range(6_000)}
     shares = {split: sum(split_of(text) == split for text in texts) / len(texts) for split in grammar._SHARES}
-    assert shares["base"] == pytest.approx(0.8, abs=0.03)
-    assert shares["devices"] == pytest.approx(0.1, abs=0.02)
+    assert shares["base"] == pytest.approx(0.8, abs=0.03) and shares["devices"] == pytest.approx(0.1, abs=0.02)
     # Frozen on purpose: a sentence that moved to another split would leak from base training to the devices.
     fixed = {"make me a small latte": split_of("make me a small latte"), "one two three": split_of("one two three")}
     assert fixed == {"make me a small latte": "heldout", "one two three": "devices"}

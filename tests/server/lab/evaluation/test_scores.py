@@ -81,8 +81,7 @@ def test_oracle_error_never_rises_with_depth(reference: str, texts: list[str]) -
     row = score(utterance(reference), result(*texts).nbest, None)
     assert row.oracle_errors is not None
     depths = list(row.oracle_errors.values())
-    assert depths == sorted(depths, reverse=True)
-    assert depths[0] == row.word_errors == word_errors(reference, texts[0])
+    assert depths == sorted(depths, reverse=True) and depths[0] == row.word_errors == word_errors(reference, texts[0])
     assert depths[-1] == min(word_errors(reference, text) for text in texts[:8])
 
 

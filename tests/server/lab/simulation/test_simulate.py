@@ -61,13 +61,11 @@ def test_the_json_has_the_form_that_others_read(document: tuple[dict[str, Any], 
         assert {kind: set(figure) for kind, figure in condition.items()} == {"wer": parts, "slot_error": parts}
         for part in (part for figure in condition.values() for part in figure.values()):
             assert set(part) == {"mean", "std", "per_seed"} and len(part["per_seed"]) == 1
-    assert found["rounds"] == 2 and found["seeds"] == 1
-    assert set(found["epsilon"]) == {"marginals", "deltas"}
+    assert found["rounds"] == 2 and found["seeds"] == 1 and set(found["epsilon"]) == {"marginals", "deltas"}
     for entry in found["epsilon"].values():
         assert {"epsilon", "adjacency", "sampling", "trust_model"} <= set(entry) and len(entry["per_round"]) == 2
     first, both = found["epsilon"]["marginals"]["per_round"]
-    assert first < both <= 2 * first * (1 + 1e-6)
-    assert found["bytes"]["frozen"] == {"up": 0.0, "down": 0.0}
+    assert first < both <= 2 * first * (1 + 1e-6) and found["bytes"]["frozen"] == {"up": 0.0, "down": 0.0}
     assert found["bytes"]["both"]["up"] > found["bytes"]["marginals"]["up"] > 0
     voices = [set(found["voices"][name]) for name in ("base", "devices", "heldout")]
     assert all(voices) and not voices[1] & voices[2]

@@ -149,8 +149,7 @@ def test_what_cannot_begin_or_end(scene: Scene) -> None:
         return refusal(scene.http.post(f"/v1/operator/{path}", json=content, headers=HEADERS))
 
     assert refused("rollout/promote") == refused("rollout/roll-back") == (409, "no_rollout")
-    assert refused(version="base-1") == (409, "is_current")
-    assert refused(version="v9") == (404, "unknown_model")
+    assert refused(version="base-1") == (409, "is_current") and refused(version="v9") == (404, "unknown_model")
     scene.begin(seconds=1e6, patience=1e6)
     assert refused(version="v2") == refused(version="base-1") == (409, "rollout_running")
 
@@ -175,8 +174,7 @@ def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
         scene.begin()
         scene.visits(3)
         found = scene.ends("rolled_back")
-        assert found["note"].endswith("word error 20.0 -> 50.0 %")
-        assert found["figures"]["word_error"] == 0.5
+        assert found["note"].endswith("word error 20.0 -> 50.0 %") and found["figures"]["word_error"] == 0.5
 
 
 def test_a_device_is_where_it_is() -> None:
@@ -276,8 +274,7 @@ def test_devices_that_enrol_during_a_rollout_do_not_decide_it(scene: Scene) -> N
         for device in strangers:
             device.check_in()
     counted = scene.rollout()["arms"]["rollout"]
-    assert counted["seen"] == counted["watched"] == len(scene.arms["rollout"])
-    assert counted["failed"] == 0
+    assert counted["seen"] == counted["watched"] == len(scene.arms["rollout"]) and counted["failed"] == 0
     scene.later(550.0)
     scene.ends("promoted")
     assert scene.operator.get("status")["model_version"] == "v2"

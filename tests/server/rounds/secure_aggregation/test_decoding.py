@@ -82,8 +82,7 @@ def test_liars_that_agree_on_another_polynomial_with_the_same_secret_frame_nobod
 def test_known_liars_are_not_asked() -> None:
     """More than could be found by their shares alone, were they not known from other secrets."""
     decoded, secret, _ = found(50, 34, 16, one_element, doubted=True)
-    assert decoded is not None and decoded.secret == secret
-    assert found(50, 34, 16, one_element)[0] is None
+    assert decoded is not None and decoded.secret == secret and found(50, 34, 16, one_element)[0] is None
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,7 @@ def test_drop_outs_at_a_stage(server: Server, stage: Stage, lost: int) -> None:
         server.tick(601 if each == stage else 0)
     found_round = server.round(round_id)
     if lost == 3:
-        assert found_round["state"] == "abandoned"
-        assert {member.task().stage for member in members} == {"abandoned"}
+        assert found_round["state"] == "abandoned" and {member.task().stage for member in members} == {"abandoned"}
         charged = {charge.device_id for charge in server.rows(select(ledger))}
         assert charged == ({member.party.id for member in members} if stage == "unmasking" else set())
         assert {report.counted for report in server.rows(select(reports))} <= {False}
@@ -281,8 +280,7 @@ def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -
     assert refusal(again[0].join()) == (409, "busy"), "its charge in the first round is not known yet"
     through(members, "unmasking")
     server.tick()
-    assert refusal(again[0].join()) == (403, "privacy_cap")
-    assert members[0].party.check_in().json()["round"] is None
+    assert refusal(again[0].join()) == (403, "privacy_cap") and members[0].party.check_in().json()["round"] is None
     server.close()
 
 

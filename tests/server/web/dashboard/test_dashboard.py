@@ -140,8 +140,7 @@ def test_what_operators_write_is_shown_as_text(signed_in: Any, operator: Operato
 def test_the_root_and_the_style(http: Any) -> None:
     assert http.get("/", follow_redirects=False).headers["location"] == "/dashboard"
     style = http.get("/dashboard/style.css")
-    assert style.headers["content-type"].startswith("text/css")
-    assert "prefers-color-scheme: dark" in style.text
+    assert style.headers["content-type"].startswith("text/css") and "prefers-color-scheme: dark" in style.text
 
 
 @pytest.mark.parametrize(
