@@ -14,8 +14,9 @@ NUMBER, WHOLE = Real, Integral
 
 
 def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
-    """ConfigurationError: ``value``, which messages call ``name``, is of none of these types."""
-    if not isinstance(value, kinds):
+    """ConfigurationError: ``value``, which messages call ``name``, is of none of these types. True is no number."""
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise ConfigurationError(f"{name}: found {type(value).__name__}, expected {expected}")
 
 

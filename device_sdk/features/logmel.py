@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.checks import check_choice, check_interval, check_type
+from device_sdk.checks import NUMBER, check_choice, check_interval, check_type
 
 Float = NDArray[np.float32]
 Window = Literal["hann", "povey"]
@@ -45,12 +45,15 @@ class FeatureSettings:
     def __post_init__(self) -> None:
         for name in ("sample_rate", "mel_bins", "window", "shift"):
             check_type(f"features.{name}", getattr(self, name), int, "a whole number")
+        for name in ("low_frequency", "high_frequency", "preemphasis"):
+            check_type(f"features.{name}", getattr(self, name), NUMBER, "a number")
         check_interval("features.mel_bins", self.mel_bins, "[1, inf)")
         check_interval("features.sample_rate", self.sample_rate, f"[1, {HIGHEST_RATE}]")
         check_interval("features.window", self.window, f"[1, {self.sample_rate}]")
         check_interval("features.shift", self.shift, f"[1, {self.window}]")
         check_interval("features.high_frequency", self.high_frequency, f"(0, {self.sample_rate / 2}]")
         check_interval("features.low_frequency", self.low_frequency, f"[0, {self.high_frequency})")
+        check_interval("features.preemphasis", self.preemphasis, "[0, 1]")
         check_choice("features.window_type", self.window_type, get_args(Window))
         check_choice("features.mel_scale", self.mel_scale, get_args(Scale))
         check_type("features.remove_dc", self.remove_dc, bool, "true or false")

@@ -74,6 +74,8 @@ class NeuralLanguageModel:
             words[row, : stop - start] = symbols[start:stop]
             targets[row, : stop - start] = symbols[start + 1 : stop + 1]
         log_probs = run(self._session, {"words": words, "targets": targets}, FILE)[0]
+        if not np.isfinite(log_probs).all():
+            raise BundleError(f"{FILE}: found a log probability that is not finite; export the bundle again")
         for row, (index, start, first, stop) in enumerate(rows):
             results[index][first:stop] = log_probs[row, first - start : stop - start]
 

@@ -111,8 +111,8 @@ def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
     sent = [clipped(values, clip_norm) for values in others]
     stranger = clipped(one, clip_norm)
 
-    def total(deltas: list[Delta]) -> deltas.DeltaSum:
-        found = summed(deltas, grid)
+    def total(of: list[Delta]) -> deltas.DeltaSum:
+        found = summed(of, grid)
         if sent:
             for name, steps in deltas.in_steps(sent[0], grid).items():
                 found.sum[name][...] += crowd * steps
