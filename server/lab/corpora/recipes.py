@@ -100,7 +100,9 @@ def _mls(path: Path, part: str, language: str) -> CutSet:
     known = set(recordings.ids)
     rows = [line.split("\t", 1) for line in (chosen / part / "transcripts.txt").read_text("utf-8").splitlines()]
     supervisions = [
-        SupervisionSegment(name, name, 0.0, recordings.duration(name), text=text, speaker=name.split("_")[0])
+        SupervisionSegment(
+            name, name, 0.0, recordings.duration(name), text=text, speaker=name.split("_")[0], language=language
+        )
         for name, text in rows
         if name in known
     ]
@@ -135,7 +137,8 @@ def _cuts(recordings: RecordingSet, supervisions: SupervisionSet) -> CutSet:
 
 def _utterance(cut: MonoCut) -> Utterance:
     supervision = cut.supervisions[0]
-    text = None if supervision.text is None else clean(supervision.text)
+    english = (supervision.language or "en").lower().split("-")[0] in ("en", "eng", "english")
+    text = None if supervision.text is None else clean(supervision.text, english)
     return Utterance(str(cut.id), str(supervision.speaker), text, None, bool(text), partial(_load, cut))
 
 

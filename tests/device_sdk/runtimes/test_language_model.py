@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -59,6 +60,16 @@ def test_long_sentences_are_scored_with_half_a_window_of_context(model, tiny_bun
             words, targets = np.array([symbols[start : place + 1]]), np.array([symbols[start + 1 : place + 2]])
             expected.append(session.run(None, {"words": words, "targets": targets})[0][0, -1])
         np.testing.assert_allclose(model([sentence])[0], expected, atol=1e-5)
+
+
+def test_a_probability_that_is_not_finite_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    graph = onnx.load(tiny_bundle.file("language_model.onnx"))
+    bias = next(each for each in graph.graph.initializer if each.name == "bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.full(bias.dims, np.nan, np.float32), "bias"))
+    onnx.save(graph, tmp_path / "language_model.onnx")
+    bundle: Any = SimpleNamespace(words=tiny_bundle.words, file=lambda name: tmp_path / name)
+    with pytest.raises(BundleError, match=r"language_model\.onnx: .* not finite"):
+        NeuralLanguageModel(bundle)([[1, 2]])
 
 
 def test_a_graph_for_another_word_list_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:

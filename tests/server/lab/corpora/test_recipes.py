@@ -48,7 +48,7 @@ def mls(root: Path, parts: tuple[str, ...] = ("train",), speakers: tuple[int, ..
             for book, number, hertz in (("9", 0, 200), ("9", 1, 300), ("10", 0, 400)):
                 name = f"{speaker}_{book}_{number:06d}"
                 tone(language / part / "audio" / str(speaker) / book / f"{name}.flac", hertz)
-                lines.append(f"{name}\tune note de {hertz}\n")
+                lines.append(f"{name}\tune note, là: {hertz}\n")
         (language / part / "transcripts.txt").write_text("".join(lines))
     (language / "metainfo.txt").write_text("SPEAKER|GENDER|PARTITION|MINUTES|BOOK ID|TITLE|CHAPTER\n")
 
@@ -59,7 +59,7 @@ def commonvoice(root: Path) -> None:
     for number, client in enumerate(("a1", "a1", "b2"), 1):
         name, hertz = f"common_voice_fr_{number}", 100 + 100 * number
         tone(root / "fr" / "clips" / f"{name}.mp3", hertz, rate=48_000, format="MP3")
-        rows.append(f'{client}\t{name}.mp3\t"Une note, oui\t2\t0\t\t\t\t\tfr\t\n')
+        rows.append(f'{client}\t{name}.mp3\t"Une note, où\t2\t0\t\t\t\t\tfr\t\n')
     (root / "fr" / "train.tsv").write_text(header + "".join(rows))
 
 
@@ -75,9 +75,9 @@ CASES: list[tuple[Kind, Callable[[Path], None], str, str, list[Row]]] = [
       for who, chapter in (("100", "sea_fairies_01"), ("100", "sea_fairies_02"), ("7", "emma_10"))
       for piece in (0, 1)]),
     ("mls", mls, "train", "french",
-     [(f"10058_{book}", "10058", "une note de", book.split("_")[0]) for book in ("10_000000", "9_000000", "9_000001")]),
+     [(f"10058_{book}", "10058", "une note là", book.split("_")[0]) for book in ("10_000000", "9_000000", "9_000001")]),
     ("commonvoice", commonvoice, "train", "fr",
-     [(f"common_voice_fr_{n}", who, "une note oui", "") for n, who in ((1, "a1"), (2, "a1"), (3, "b2"))]),
+     [(f"common_voice_fr_{n}", who, "une note où", "") for n, who in ((1, "a1"), (2, "a1"), (3, "b2"))]),
 ]  # fmt: skip
 
 
