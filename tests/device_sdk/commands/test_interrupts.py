@@ -46,6 +46,7 @@ def test_ctrl_c_is_quiet_and_leaves_no_process(tiny_bundle: Bundle, tmp_path: Pa
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     try:
         _wait(lambda: len(list(tmp_path.glob(f"{moment}-*"))) >= (2 if moment == "busy" else 1))
