@@ -86,14 +86,15 @@ class StreamingTransducer:
 
     def _predicted(self, contexts: NDArray[np.int64]) -> Float:
         """Of contexts [B, context]; the same few come again and again."""
-        keys = [context.tobytes() for context in contexts]
-        new = [at for at, key in enumerate(keys) if key not in self._said]
+        said, keys = self._said, [context.tobytes() for context in contexts]  # another thread may begin a new one
+        new = [at for at, key in enumerate(keys) if key not in said]
         if new:
-            if len(self._said) + len(new) > _CACHED:
-                self._said, new = {}, list(range(len(keys)))
+            if len(said) + len(new) > _CACHED:
+                said, new = {}, list(range(len(keys)))
             rows = self._predictor.run({"contexts": contexts[new]})[0]
-            self._said |= {keys[at]: row for at, row in zip(new, rows, strict=True)}
-        return np.stack([self._said[key] for key in keys])
+            said |= {keys[at]: row for at, row in zip(new, rows, strict=True)}
+            self._said = said
+        return np.stack([said[key] for key in keys])
 
     def join(self, encoded: Float, predicted: Float) -> Float:
         if encoded.ndim == 2:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ from device_sdk.decoding.stream import begin, end, push
 from device_sdk.errors import BundleError, ConfigurationError, DataError
 from device_sdk.features import logmel
 from device_sdk.learning.teacher import log_likelihoods
+from device_sdk.runtimes import streaming
 from device_sdk.runtimes.engine import Engine
 from device_sdk.runtimes.protocol import Windows, encode_whole
 from device_sdk.runtimes.streaming import TAIL, open_transducer
@@ -148,6 +150,22 @@ def test_every_graph_runs_and_int8_is_near(family: str, imported: dict[str, Bund
     )
     assert exact.shape == (10 * sizes.shift // sizes.subsampling_factor, sizes.joiner_size)
     assert np.linalg.norm(near - exact) < 0.05 * np.linalg.norm(exact)
+
+
+def test_a_thread_that_begins_the_cache_anew_harms_no_other(imported: dict[str, Bundle], monkeypatch) -> None:
+    ours, alone = open_transducer(imported["zipformer2"]), open_transducer(imported["zipformer2"])
+    monkeypatch.setattr(streaming, "_CACHED", 2)
+    whole = ours._predictor.run
+
+    def late(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        ours._predictor.run = whole
+        for token in (5, 6):  # what another thread's utterance asks for meanwhile
+            ours.predict(np.array([token]))
+        return whole(feeds)
+
+    ours.predict(np.array([1]))
+    monkeypatch.setattr(ours, "_predictor", SimpleNamespace(run=late))
+    np.testing.assert_array_equal(ours.predict(np.array([1, 2]))[0], alone.predict(np.array([1, 2]))[0])
 
 
 def test_the_nemo_bundle_hears_what_the_packaged_one_does(imported: dict[str, Bundle]) -> None:
