@@ -151,8 +151,9 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
     framed = np.zeros((count, size), np.float32)
     windows = _overlapping(emphasized, count, settings, settings.window - 1)
     if settings.remove_dc:
-        means = _overlapping(samples, count, settings, settings.window).mean(axis=1, keepdims=True, dtype=np.float64)
-        windows = windows - (means * (1.0 - settings.preemphasis)).astype(np.float32)
+        means: Float = np.add.reduce(_overlapping(samples, count, settings, settings.window), axis=1, keepdims=True)
+        means *= np.float32((1.0 - settings.preemphasis) / settings.window)
+        windows = windows - means
     np.multiply(windows, window, out=framed[:, 1 : settings.window])
     # The window holds the factor that "forward" divides by: a power of two, which changes no digit. Without "forward"
     # numpy would scale by the integer 1, and with an integer it works in float64.
