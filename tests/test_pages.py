@@ -111,9 +111,10 @@ def links(text: str) -> Iterator[str]:
 
 
 def paths(text: str) -> Iterator[str]:
-    """What stands as code and begins with a folder of the repository."""
+    """What stands as code and begins with a folder of the repository, but for those that commands write."""
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", text):
-        if "/" in path and (ROOT / path.partition("/")[0]).is_dir():
+        top = path.partition("/")[0]
+        if "/" in path and top not in ("runs", "build", "dist") and (ROOT / top).is_dir():
             yield path
 
 
