@@ -21,6 +21,7 @@ from device_sdk.features import FeatureSettings
 from device_sdk.features.logmel import mel_filters
 from export.graphs.builder import INT32, INT64, GraphBuilder, Shape, Value
 from export.graphs.lstm import stack
+from export.imports.folder import write_tokens
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -95,8 +96,7 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     (folder / "encoder-offline.onnx").write_bytes(_offline_encoder(architecture, given, bundle.features))
     for name, build in (("encoder", _encoder), ("decoder", _decoder), ("joiner", _joiner)):
         (folder / f"{name}.onnx").write_bytes(build(architecture, given))
-    lines = [f"{bundle.tokenizer.piece(token)} {token - 1}" for token in range(1, pieces)]
-    (folder / "tokens.txt").write_text("\n".join([*lines, f"<blk> {pieces - 1}"]) + "\n", encoding="utf-8")
+    write_tokens(folder / "tokens.txt", [*map(bundle.tokenizer.piece, range(1, pieces)), "<blk>"])
     readme = README.format(name=bundle.manifest.name, version=bundle.version, bins=architecture.mel_bins)
     (folder / "README.md").write_text(readme, encoding="utf-8")
     return folder

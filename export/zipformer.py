@@ -11,6 +11,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from export.imports.folder import write_tokens
 from export.networks.stateless import CONTEXT, StatelessTransducer
 from export.networks.zipformer import LOOK_AHEAD, state_names
 
@@ -88,8 +89,7 @@ def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder
         {"encoder_out": free, "decoder_out": free, "logit": free},
         {"joiner_dim": str(network.architecture.joiner_size)},
     )
-    lines = [f"{piece} {index}" for index, piece in enumerate(pieces)]
-    (folder / "tokens.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_tokens(folder / "tokens.txt", pieces)
     return folder
 
 

@@ -39,12 +39,12 @@ class Architecture:
         shapes: dict[str, tuple[int, ...]] = {}
         width = self.mel_bins * self.subsampling_factor
         for layer in range(self.encoder_layers):
-            shapes |= _lstm(f"encoder.{layer}", width, self.encoder_size)
+            shapes |= lstm_shapes(f"encoder.{layer}", width, self.encoder_size)
             width = self.encoder_size
         shapes["predictor.embedding"] = (self.pieces, self.embedding_size)
         width = self.embedding_size
         for layer in range(self.predictor_layers):
-            shapes |= _lstm(f"predictor.{layer}", width, self.predictor_size)
+            shapes |= lstm_shapes(f"predictor.{layer}", width, self.predictor_size)
             width = self.predictor_size
         shapes["joiner.encoder.weight"] = (self.joiner_size, self.encoder_size)
         shapes["joiner.encoder.bias"] = (self.joiner_size,)
@@ -57,11 +57,16 @@ class Architecture:
         """What the weights file also holds but no step changes: normalized = (log-mel - mean) * scale."""
         return {"features.mean": (self.mel_bins,), "features.scale": (self.mel_bins,)}
 
+    @property
+    def activation(self) -> Literal["tanh"]:
+        """Of the joiner."""
+        return "tanh"
+
     def parameter_count(self) -> int:
         return sum(prod(shape) for shape in self.parameter_shapes().values())
 
 
-def _lstm(name: str, width: int, size: int) -> dict[str, tuple[int, ...]]:
+def lstm_shapes(name: str, width: int, size: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}.W": (4 * size, width), f"{name}.R": (4 * size, size), f"{name}.B": (4 * size,)}
 
 

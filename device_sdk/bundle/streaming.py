@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, Literal, get_args
 
-from device_sdk.bundle.architecture import SUBSETS, Architecture, Subset
+from device_sdk.bundle.architecture import SUBSETS, Architecture, Subset, lstm_shapes
 from device_sdk.errors import ConfigurationError
 
 Activation = Literal["tanh", "relu"]
@@ -56,8 +56,7 @@ class LstmPredictor:
         shapes: dict[str, tuple[int, ...]] = {"predictor.embedding": (pieces, self.embedding)}
         width, size = self.embedding, self.size
         for layer in range(self.layers):
-            name = f"predictor.{layer}"
-            shapes |= {f"{name}.W": (4 * size, width), f"{name}.R": (4 * size, size), f"{name}.B": (4 * size,)}
+            shapes |= lstm_shapes(f"predictor.{layer}", width, size)
             width = size
         return shapes | {"joiner.predictor.weight": (joiner, size)}
 
@@ -128,6 +127,11 @@ class StreamingArchitecture:
     def constant_shapes(self) -> dict[str, tuple[int, ...]]:
         """Nothing: how features are normalized is part of the encoder's graph."""
         return {}
+
+    @property
+    def encoder_matrices(self) -> tuple[str, ...]:
+        """Weights of the encoder that its int8 graph multiplies by."""
+        return tuple(name for name, shape in self.encoder if len(shape) == 2)
 
     @property
     def predictor_layers(self) -> int:

@@ -174,12 +174,17 @@ class OnnxTransducer:
         return known
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        if encoded.ndim == 2:
-            return self.join(encoded[:, None], predicted[:, None])[:, 0]
-        if self._kernels is not None and len(encoded) == 1 == predicted.shape[1]:
-            return self._kernels.join(encoded[0], predicted[:, 0])
-        log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]
-        return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])
+        return join(self._joiner, self._kernels, encoded, predicted)
+
+
+def join(joiner: Graph, kernels: NativeKernels | None, encoded: Float, predicted: Float) -> Float:
+    """As :meth:`device_sdk.runtimes.protocol.Transducer.join`, by native code where there is some for these shapes."""
+    if encoded.ndim == 2:
+        return join(joiner, kernels, encoded[:, None], predicted[:, None])[:, 0]
+    if kernels is not None and len(encoded) == 1 == predicted.shape[1]:
+        return kernels.join(encoded[0], predicted[:, 0])
+    log_probs: Float = joiner.run({"encoded": encoded, "predicted": predicted})[0]
+    return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])
 
 
 class Graph:

@@ -14,8 +14,8 @@ from device_sdk.bundle.streaming import StatelessPredictor, StreamingArchitectur
 from device_sdk.checks import check_choice
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.native_kernels import NativeKernels, levels
-from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES, Graph, OnnxTransducer, Precision
-from device_sdk.runtimes.protocol import States, Transducer, Windows, check_features
+from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES, Graph, OnnxTransducer, Precision, join
+from device_sdk.runtimes.protocol import States, Transducer, Windows, check_features, zero_state
 
 __all__ = ["StreamingTransducer", "open_transducer"]
 
@@ -49,8 +49,8 @@ class StreamingTransducer:
         self.windows = Windows(architecture.window, architecture.shift, TAIL)
         suffix, quantized = "", None
         if precision == "int8":
-            names = [name for name, shape in architecture.encoder if len(shape) == 2]
-            suffix, quantized = ".int8", quantize(architecture, bundle.weights, levels(), names)
+            suffix = ".int8"
+            quantized = quantize(architecture, bundle.weights, levels(), architecture.encoder_matrices)
         self._encoder = Graph.open(bundle, f"encoder{suffix}.onnx", 1 + len(architecture.states), threads, quantized)
         self._joiner = Graph.open(bundle, "joiner.onnx", 1, threads)
         self._predictor = Graph.open(bundle, "predictor.onnx", 3 if architecture.predictor_layers else 1, threads)
@@ -77,8 +77,7 @@ class StreamingTransducer:
             contexts = np.concatenate([before[0, :, 1:], tokens[:, None]], axis=1)
             return self._predicted(contexts), (contexts[None],)
         if state is None:
-            zeros = np.zeros((predictor.layers, count, predictor.size), np.float32)
-            state = zeros, zeros
+            state = zero_state(predictor.layers, count, predictor.size)
         if self._kernels is not None:
             return self._kernels.predict(tokens, state)
         predicted, h, c = self._predictor.run({"tokens": tokens, "h": state[0], "c": state[1]})
@@ -97,9 +96,4 @@ class StreamingTransducer:
         return np.stack([said[key] for key in keys])
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        if encoded.ndim == 2:
-            return self.join(encoded[:, None], predicted[:, None])[:, 0]
-        if self._kernels is not None and len(encoded) == 1 == predicted.shape[1]:
-            return self._kernels.join(encoded[0], predicted[:, 0])
-        log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]
-        return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])
+        return join(self._joiner, self._kernels, encoded, predicted)

@@ -42,6 +42,14 @@ class _Names:
         return f"{stem}_{self.count}"
 
 
+def external(name: str, file: str, kind: int, shape: Sequence[int], offset: int, length: int) -> TensorProto:
+    """An initializer that lies in a buffer of the bundle, from byte ``offset`` on."""
+    tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
+    for key, text in (("location", file), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=text)
+    return tensor
+
+
 class GraphBuilder:
     """Collects nodes. Operators are called by their ONNX name: ``g.op("Add", a, b)``."""
 
@@ -107,10 +115,7 @@ class GraphBuilder:
         return values, scale
 
     def _external(self, name: str, file: str, kind: int, shape: Sequence[int], offset: int, length: int) -> None:
-        tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
-        for key, text in (("location", file), ("offset", str(offset)), ("length", str(length))):
-            tensor.external_data.add(key=key, value=text)
-        self._names.initializers.append(tensor)
+        self._names.initializers.append(external(name, file, kind, shape, offset, length))
 
     def constant(self, value: ArrayLike, dtype: DTypeLike) -> Value:
         array = np.asarray(value, dtype)

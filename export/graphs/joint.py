@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from device_sdk.bundle.architecture import factor_names
-from device_sdk.bundle.streaming import StreamingArchitecture
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
 from export.graphs.lstm import matrix_gradients
 
@@ -131,8 +130,7 @@ class Joint:
 
     @property
     def _activation(self) -> str:
-        sizes = self.g.sizes
-        return sizes.activation.capitalize() if isinstance(sizes, StreamingArchitecture) else "Tanh"
+        return self.g.sizes.activation.capitalize()
 
     def _slope(self, q: GraphBuilder, hidden: Value) -> Value:
         """The activation's derivative, from what it gave."""

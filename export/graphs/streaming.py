@@ -82,9 +82,9 @@ def joiner(architecture: AnyArchitecture, *, int8: bool = False) -> bytes:
     g = GraphBuilder(architecture)
     encoded = g.input("encoded", ["E", "F", architecture.joiner_size])
     predicted = g.input("predicted", ["P", "Q", architecture.joiner_size])
-    activation = architecture.activation if isinstance(architecture, StreamingArchitecture) else "tanh"
-    mixed = g.op(activation.capitalize(), g.reshape(g.add(encoded, predicted), -1, architecture.joiner_size))
-    logits = _product(g, mixed, "joiner.output.weight", g.weight("joiner.output.bias"), int8)
+    mixed = g.reshape(g.add(encoded, predicted), -1, architecture.joiner_size)
+    hidden = g.op(architecture.activation.capitalize(), mixed)
+    logits = _product(g, hidden, "joiner.output.weight", g.weight("joiner.output.bias"), int8)
     g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["R", architecture.pieces])
     return g.finish("joiner.int8" if int8 else "joiner")
 

@@ -10,6 +10,7 @@ from device_sdk.bundle.streaming import StatelessPredictor, StreamingArchitectur
 from device_sdk.bundle.weights import unpack
 from device_sdk.errors import BundleError
 from export.graphs.streaming import predictor as predictor_graph
+from export.imports.folder import write_tokens
 
 FLOAT = TensorProto.FLOAT
 
@@ -35,8 +36,7 @@ def write_sherpa(bundle: Bundle, folder: str | Path) -> Path:
         del model.metadata_props[:]
         helper.set_model_props(model, dict(metadata))
         onnx.save(model, folder / f"{name}.onnx")
-    lines = [f"{bundle.tokenizer.piece(token)} {token}" for token in range(sizes.pieces)]
-    (folder / "tokens.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    write_tokens(folder / "tokens.txt", map(bundle.tokenizer.piece, range(sizes.pieces)))
     return folder
 
 

@@ -3,7 +3,7 @@ the packed buffer.
 
 T: feature frames of a window; M: mel bins; S: encoder frames of a window; J: joiner size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -20,7 +20,7 @@ from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.errors import BundleError
 from device_sdk.features.logmel import KALDI, FeatureSettings
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY, open_session, run
-from export.graphs.builder import MICROSOFT
+from export.graphs.builder import MICROSOFT, external
 from export.imports.folder import Graph
 from export.imports.linear import Linear
 
@@ -75,11 +75,9 @@ def adapt(graph: Graph, projection: Linear | None, bias: Float) -> Encoder:
     made.CopyFrom(graph.model)
     _clear_names(made.graph)
     graph = replace(graph, model=made)
-    made = onnx.ModelProto()
-    made.CopyFrom(graph.model)
     editor = _Editor(made)
     if family == "zipformer2":
-        window, shift, bins, normalized = graph.number("T"), graph.number("decode_chunk_len"), 0, False
+        window, shift = graph.number("T"), graph.number("decode_chunk_len")
         states = _zipformer_states(graph)
         x, encoded = graph.model.graph.input[0].name, graph.model.graph.output[0].name
         _, fixed, bins = (*_dimensions(graph.model.graph.input[0]), 0, 0, 0)[:3]
@@ -98,9 +96,9 @@ def adapt(graph: Graph, projection: Linear | None, bias: Float) -> Encoder:
             raise graph.fail(
                 f"metadata normalize_type is {normalization!r}; expected {', '.join(map(repr, _NORMALIZED))}"
             )
-        normalized = _NORMALIZED[normalization]
         editor.constant(length, np.array([window], np.int64))
-        editor.node("Transpose", [editor.per_feature("features") if normalized else "features"], [x], perm=[0, 2, 1])
+        heard = editor.per_feature("features") if _NORMALIZED[normalization] else "features"
+        editor.node("Transpose", [heard], [x], perm=[0, 2, 1])
         editor.node("Transpose", [graph.model.graph.output[0].name], ["idiolect.rows"], perm=[0, 2, 1], last=True)
         encoded = "idiolect.rows"
         following = [each.name for each in graph.model.graph.output[2:]]
@@ -266,7 +264,7 @@ def packed_graph(encoder: Encoder, architecture: StreamingArchitecture, *, int8:
     for tensor in kept:
         if tensor.name in names and tensor.data_location != TensorProto.EXTERNAL:
             offset, shape = slots[names[tensor.name]]
-            tensor = _outside(tensor.name, TensorProto.FLOAT, shape, PACKED_FILE, offset, 4 * prod(shape))
+            tensor = external(tensor.name, PACKED_FILE, TensorProto.FLOAT, shape, offset, 4 * prod(shape))
         model.graph.initializer.append(tensor)
     del model.metadata_props[:]
     helper.set_model_props(model, {ARCHITECTURE_KEY: architecture_digest(architecture)})
@@ -276,7 +274,7 @@ def packed_graph(encoder: Encoder, architecture: StreamingArchitecture, *, int8:
 
 def _quantize(model: onnx.ModelProto, architecture: StreamingArchitecture, names: Mapping[str, str]) -> None:
     """Products with matrices of the bundle as products of bytes."""
-    slots = quantized.layout(architecture, [name for name, shape in architecture.encoder if len(shape) == 2])
+    slots = quantized.layout(architecture, architecture.encoder_matrices)
     for node in model.graph.node:
         slot = slots.get(names.get(node.input[1], "")) if node.op_type == "MatMul" else None
         if slot is None:
@@ -286,16 +284,8 @@ def _quantize(model: onnx.ModelProto, architecture: StreamingArchitecture, names
             (values, TensorProto.INT8, slot.shape, slot.values, prod(slot.shape)),
             (scale, TensorProto.FLOAT, (slot.scales,), slot.scale, 4 * slot.scales),
         ):
-            model.graph.initializer.append(_outside(name, kind, shape, QUANTIZED_FILE, offset, size))
+            model.graph.initializer.append(external(name, QUANTIZED_FILE, kind, shape, offset, size))
         node.op_type, node.domain = "DynamicQuantizeMatMul", MICROSOFT
         node.input[:] = [node.input[0], values, scale]
     if all(each.domain != MICROSOFT for each in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-
-
-def _outside(name: str, kind: int, shape: Sequence[int], file: str, offset: int, size: int) -> TensorProto:
-    """An initializer that lies in a buffer of the bundle."""
-    tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
-    for key, text in (("location", file), ("offset", str(offset)), ("length", str(size))):
-        tensor.external_data.add(key=key, value=text)
-    return tensor

@@ -1,6 +1,6 @@
 """A folder of sherpa-onnx's layout: its graphs, checked before anything runs them, their metadata and tokens."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 
 from device_sdk.errors import BundleError
 
-__all__ = ["Graph", "SherpaFolder", "open_folder", "read_graph", "read_tokens"]
+__all__ = ["Graph", "SherpaFolder", "open_folder", "read_graph", "read_tokens", "write_tokens"]
 
 LARGEST_FILE = 1 << 31  # bytes; more is no ONNX file without external data either
 LARGEST_TENSOR = 1 << 29  # values
@@ -191,6 +191,11 @@ def _array(tensor: TensorProto, path: Path) -> NDArray[np.generic]:
     if value.dtype == np.float32 and not np.isfinite(value).all() and value.size > 1:
         raise BundleError(f"{path}: {name} holds NaN or infinity; take the file from its source again")
     return value
+
+
+def write_tokens(path: Path, pieces: Iterable[str]) -> None:
+    """The inverse of :func:`read_tokens`."""
+    path.write_text("".join(f"{piece} {index}\n" for index, piece in enumerate(pieces)), "utf-8")
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:

@@ -32,14 +32,14 @@ def linear_layers(graph: Graph) -> list[Linear]:
     for node in graph.model.graph.node:
         for name in node.input:
             consumers.setdefault(name, []).append(node)
-    found = []
+    producers, found = _producers(graph), []
     for node in graph.model.graph.node:
         weight, x, y = _weight(graph, node), node.input[0] if node.input else "", node.output[0] if node.output else ""
         if weight is None or weight.ndim != 2:
             continue
         if node.op_type == _INTEGER:
-            x, y = _around(graph, node, consumers)
-        bias = _constant(graph, node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
+            x, y = _around(node, producers, consumers)
+        bias = graph.constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
         if bias is None:
             bias, y = _added(graph, y, consumers, len(weight))
         found.append(Linear(weight, bias.astype(np.float32), x, y))
@@ -50,13 +50,13 @@ def _weight(graph: Graph, node: onnx.NodeProto) -> Float | None:
     """[out, in]; None for what is no product with a constant matrix."""
     if node.op_type not in ("Gemm", "MatMul", _INTEGER) or len(node.input) < 2:
         return None
-    value = _constant(graph, node.input[1])
+    value = graph.constants.get(node.input[1])
     if value is None or value.ndim != 2:
         return None
     if node.op_type == _INTEGER:
         stem = node.input[1].removesuffix("_quantized")
-        scale = _constant(graph, f"{stem}_scale")
-        zero = _constant(graph, node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
+        scale = graph.constants.get(f"{stem}_scale")
+        zero = graph.constants.get(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
         if scale is None or zero is None or scale.size not in (1, value.shape[1]):
             return None
         value = (value.astype(np.float32) - zero.astype(np.float32)) * scale.astype(np.float32)
@@ -66,14 +66,16 @@ def _weight(graph: Graph, node: onnx.NodeProto) -> Float | None:
     return np.ascontiguousarray(value if transposed else value.T, np.float32)
 
 
-def _constant(graph: Graph, name: str) -> NDArray[np.generic] | None:
-    return graph.constants.get(name)
+def _producers(graph: Graph) -> dict[str, onnx.NodeProto]:
+    """The node that makes each value."""
+    return {name: node for node in graph.model.graph.node for name in node.output}
 
 
-def _around(graph: Graph, node: onnx.NodeProto, consumers: dict[str, list[onnx.NodeProto]]) -> tuple[str, str]:
+def _around(
+    node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], consumers: dict[str, list[onnx.NodeProto]]
+) -> tuple[str, str]:
     """What is quantized before a product of bytes, and what its sums become: Cast, then Mul by the scales."""
-    made = {name: each for each in graph.model.graph.node for name in each.output}
-    quantizer = made.get(node.input[0])
+    quantizer = producers.get(node.input[0])
     y = node.output[0]
     for operator in ("Cast", "Mul"):
         after = [each for each in consumers.get(y, []) if each.op_type == operator]
@@ -85,7 +87,7 @@ def _added(graph: Graph, y: str, consumers: dict[str, list[onnx.NodeProto]], siz
     """A constant vector that is added to y, and the sum's name; zeros and y where none is."""
     for node in consumers.get(y, []):
         if node.op_type == "Add" and len(node.input) == 2:
-            value = _constant(graph, node.input[0 if node.input[1] == y else 1])
+            value = graph.constants.get(node.input[0 if node.input[1] == y else 1])
             if value is not None and value.dtype == np.float32 and value.shape in ((size,), (1, size), (1, 1, size)):
                 return value.reshape(size).astype(np.float32), node.output[0]
     return np.zeros(size, np.float32), y
@@ -93,7 +95,7 @@ def _added(graph: Graph, y: str, consumers: dict[str, list[onnx.NodeProto]], siz
 
 def ancestors(graph: Graph, value: str) -> Iterator[onnx.NodeProto]:
     """The nodes that a value is made by, nearest first."""
-    made = {name: node for node in graph.model.graph.node for name in node.output}
+    made = _producers(graph)
     waiting, seen = [value], set()
     while waiting:
         node = made.get(waiting.pop(0))

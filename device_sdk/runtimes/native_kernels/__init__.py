@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, Matrix
-from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
+from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.compilation import FOLDER, KERNELS, compiled_folder
 from device_sdk.runtimes.protocol import States
 
@@ -74,7 +74,7 @@ class NativeKernels:
         with several layers or sizes beyond a thousand, and wherever there is no native code for this processor."""
         a = architecture
         sizes = a.predictor_size if a.predictor_layers else _NO_STATE, a.joiner_size, a.pieces
-        if isinstance(a, StreamingArchitecture) and a.activation != "tanh":
+        if a.activation != "tanh":
             return None
         if a.predictor_layers > 1 or any(size % 16 or not 16 <= size <= _MOST for size in sizes):
             return None
