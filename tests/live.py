@@ -54,7 +54,9 @@ def hosted(settings: ServerSettings, bundle: Bundle) -> Iterator[str]:
     initial = InitialModel(dict(bundle.weights), bundle.version, bundle.words.digest, np.asarray(bundle.background))
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(create_app(settings, initial), port=port, log_level="error"))
+    # uvicorn's own log_config would close what other handlers write to, absl's too: pytest's capture of standard error
+    config = uvicorn.Config(create_app(settings, initial), port=port, log_config=None, log_level="error")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
