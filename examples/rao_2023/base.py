@@ -97,7 +97,7 @@ def further_recipe(bundle: Bundle, **given: Any) -> Recipe:
 def spoken_by(domain: Domain, count: int, sentences: Iterable[str], scenes: Ranges) -> Mixture:
     """The sentences, said by ``count`` voices of the stage ``learn``; 0 for every base voice there is."""
     voices = tuple(person.voice for person in people(domain, "learn", count, np.random.default_rng(0)))
-    shares: dict[str, Any] = {"intents": {}, "sentences_share": 1.0, "recorded": 0.0, "narrow": 0.0}
+    shares: dict[str, Any] = {"intents": {}, "sentences_share": 1.0, "recorded": 0.0}
     return Mixture(tuple(sentences), scenes=scenes, voices=voices, **shares)
 
 

@@ -3,10 +3,13 @@
 A :class:`Scene` is one place with one microphone, drawn once: for an utterance in training, for a device's life in a
 simulation. All waveforms are float32 [S] at 16 kHz in [-1, 1]."""
 
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
 import soxr
 
 from device_sdk.checks import check_interval
@@ -15,6 +18,14 @@ from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
 Samples = npt.NDArray[np.float64]
 _EQ_HZ = (60.0, 150.0, 350.0, 800.0, 1600.0, 3000.0, 5000.0, 7800.0)
+
+CODECS = {
+    "narrow": (8_000, "WAV", "PCM_16"),
+    "telephone": (8_000, "WAV", "ALAW"),
+    "gsm": (8_000, "WAV", "GSM610"),
+    "opus": (SAMPLE_RATE, "OGG", "OPUS"),
+}
+"""Name -> (sample rate, container, coding) of what lies between a voice and whoever records it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class Ranges:
     low_hz: tuple[float, float] = (40.0, 350.0)
     high_hz: tuple[float, float] = (3300.0, 7500.0)
     clip: float = 0.1
-    quantize: float = 0.08
+    codec: float = 0.35
     hum: float = 0.15
     edges_seconds: tuple[float, float] = (0.1, 0.7)
     floor_db: tuple[float, float] = (-95.0, -60.0)
@@ -59,7 +70,7 @@ GENTLE = Ranges(
     tilt_db=1.0,
     band=0.3,
     clip=0.0,
-    quantize=0.0,
+    codec=0.0,
     hum=0.1,
     edges_seconds=(0.2, 0.4),
 )
@@ -83,7 +94,7 @@ class Scene:
     tilt_db: float
     band_hz: tuple[float, float] | None
     overdrive: float
-    quantize: bool
+    codec: str | None
     hum_hz: float | None
     edges: tuple[float, float]
     floor_db: float | None = None
@@ -108,21 +119,26 @@ def draw_scene(generator: np.random.Generator, ranges: Ranges = STRONG) -> Scene
             else None
         ),
         overdrive=float(generator.uniform(1.5, 5.0)) if present[3] < ranges.clip else 1.0,
-        quantize=bool(present[4] < ranges.quantize),
+        codec=str(generator.choice(list(CODECS))) if present[4] < ranges.codec else None,
         hum_hz=float(generator.choice([50.0, 60.0])) if present[5] < ranges.hum else None,
         edges=(float(generator.uniform(*ranges.edges_seconds)), float(generator.uniform(*ranges.edges_seconds))),
         floor_db=float(generator.uniform(*ranges.floor_db)),
     )
 
 
-def augment(waveform: Waveform, generator: np.random.Generator, ranges: Ranges = STRONG) -> Waveform:
-    """The waveform through a fresh random scene."""
-    return apply_scene(waveform, draw_scene(generator, ranges), generator)
+def augment(
+    waveform: Waveform, generator: np.random.Generator, ranges: Ranges = STRONG, noises: Sequence[Waveform] = ()
+) -> Waveform:
+    """The waveform through a fresh random scene; noises: see :func:`apply_scene`."""
+    return apply_scene(waveform, draw_scene(generator, ranges), generator, noises)
 
 
-def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator) -> Waveform:
+def apply_scene(
+    waveform: Waveform, scene: Scene, generator: np.random.Generator, noises: Sequence[Waveform] = ()
+) -> Waveform:
     """The waveform as the scene's microphone records it, float32, peak at most 1; longer by the scene's edges, and
-    changed in length by its speed. Noise and the exact reflections of the room are drawn from the generator."""
+    changed in length by its speed. Noise and the exact reflections of the room are drawn from the generator; where
+    there are ``noises``, recordings [S] of what is heard in homes, half of the noise is a stretch of one of them."""
     if waveform.ndim != 1 or waveform.size == 0:
         raise ConfigurationError(f"waveform of shape {waveform.shape}: expected [S] with S > 0")
     speech: Samples = pad(change_speed(waveform, scene.speed), *scene.edges).astype(np.float64)
@@ -133,7 +149,7 @@ def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator
         speech = np.fft.irfft(np.fft.rfft(speech, size) * np.fft.rfft(response, size), size)[:length]
     level = _rms(speech[np.abs(speech) > 0.01 * np.abs(speech).max()])
     if scene.snr_db is not None:
-        noise = coloured_noise(length, scene.noise_colour, scene.sway, generator)
+        noise = draw_noise(length, scene, generator, noises)
         speech = speech + noise * level * 10 ** (-scene.snr_db / 20)
     if scene.hum_hz is not None:
         speech = speech + _hum(length, scene.hum_hz, generator) * level * 0.03
@@ -141,8 +157,8 @@ def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator
     peak = float(np.abs(speech).max())
     if peak > 0:
         speech = np.clip(speech * scene.overdrive / peak, -1.0, 1.0)
-        if scene.quantize:
-            speech = mu_law(speech)
+        if scene.codec is not None:
+            speech = through_codec(speech, scene.codec)
         speech = speech * (10 ** (scene.gain_db / 20) / max(_rms(speech), 1e-9))
     if scene.floor_db is not None:
         speech = speech + generator.standard_normal(length) * 10 ** (scene.floor_db / 20)
@@ -179,6 +195,16 @@ def room_response(rt60: float, direct_db: float, generator: np.random.Generator)
     return tail
 
 
+def draw_noise(samples: int, scene: Scene, generator: np.random.Generator, noises: Sequence[Waveform] = ()) -> Samples:
+    """Noise [samples] of RMS 1: of the scene's colour or, for half of the draws where there are ``noises``, a stretch
+    of one of them, which begins again where it ends."""
+    if not noises or generator.random() < 0.5:
+        return coloured_noise(samples, scene.noise_colour, scene.sway, generator)
+    recorded = noises[int(generator.integers(len(noises)))]
+    stretch = np.take(recorded, np.arange(samples) + generator.integers(recorded.size), mode="wrap").astype(np.float64)
+    return np.asarray(stretch / max(_rms(stretch), 1e-12))
+
+
 def coloured_noise(samples: int, colour: float, sway: float, generator: np.random.Generator) -> Samples:
     """Noise [samples] of RMS 1 whose power falls as 1 / f ** colour and whose loudness wanders by ``sway`` (0 to 1)."""
     size = _fft_size(samples)
@@ -190,12 +216,15 @@ def coloured_noise(samples: int, colour: float, sway: float, generator: np.rando
     return np.asarray(noise / max(_rms(noise), 1e-12))
 
 
-def mu_law(waveform: Samples) -> Samples:
-    """What telephone coding leaves of a waveform in [-1, 1]."""
-    mu = 255.0
-    coded = np.sign(waveform) * np.log1p(mu * np.abs(waveform)) / np.log1p(mu)
-    coded = np.round(coded * (mu / 2)) / (mu / 2)
-    return np.asarray(np.sign(coded) * np.expm1(np.abs(coded) * np.log1p(mu)) / mu)
+def through_codec(waveform: Samples, codec: str) -> Samples:
+    """What one of :data:`CODECS` leaves of a waveform [S] in [-1, 1], as long as before."""
+    rate, container, coding = CODECS[codec]
+    file = io.BytesIO()
+    quality = {"compression_level": 1.0} if coding == "OPUS" else {}  # the fewest bits
+    soundfile.write(file, soxr.resample(waveform, SAMPLE_RATE, rate), rate, coding, format=container, **quality)
+    file.seek(0)
+    coded = soxr.resample(soundfile.read(file, dtype="float32")[0], rate, SAMPLE_RATE)[: waveform.size]
+    return np.pad(coded, (0, waveform.size - coded.size)).astype(np.float64)
 
 
 def _hum(samples: int, hertz: float, generator: np.random.Generator) -> Samples:

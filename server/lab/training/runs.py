@@ -13,9 +13,9 @@ from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar, open_corpus
 from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
-from server.lab.corpora.readers import DIGITS, digit_files, load_audio
+from server.lab.corpora.readers import AUDIO_SUFFIXES, DIGITS, digit_files, load_audio
 from server.lab.corpora.roles import role_of, split_voices
-from server.lab.corpora.utterance import Corpus, Utterance
+from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.corpora.voices import Voice, VoiceSet, draw_voice, speak
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
@@ -44,18 +44,25 @@ def run_rnnt(
     begin: Path | None = None,
     fresh_pieces: bool = False,
     frozen: Sequence[str] = (),
+    noise: Path | None = None,
+    recorded: float = 0.3,
     **how: Any,
 ) -> dict[str, Any]:
     """``idiolect train rnnt``. Returns the last line of the log. language: of espeak-ng's voices where it is not
     English. begin: a bundle, or the folder of a run, to go on from; fresh_pieces, frozen: see
-    :class:`server.lab.training.rnnt.adaptation.Start`. how: see :func:`server.lab.training.rnnt.train_rnnt`."""
+    :class:`server.lab.training.rnnt.adaptation.Start`. noise: a folder of recordings of what homes sound like.
+    recorded: share of utterances that are real, where there is real speech. how: see
+    :func:`server.lab.training.rnnt.train_rnnt`."""
     if begin is None and (fresh_pieces or frozen):
         raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
     if language is not None and data:
         raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
     features = recipe.features
-    prepared = _english(texts, data, features) if language is None else _foreign(language, texts, features)
+    prepared = _english(texts, data, features, recorded) if language is None else _foreign(language, texts, features)
     mixture, sentences, watched, details = prepared
+    if noise is not None:
+        mixture = replace(mixture, noises=home_noises(noise))
+        details |= {"noise": portable(str(noise))}
     out.mkdir(parents=True, exist_ok=True)
     start, pieces = None, b""
     if begin is not None:
@@ -75,7 +82,16 @@ def run_rnnt(
     return train_rnnt(recipe, mixture, pieces, out, watched, details, begin=start, **how)
 
 
-def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettings) -> Prepared:
+def home_noises(folder: Path) -> tuple[Waveform, ...]:
+    """The first two thirds of each recording in a folder: the rest is for checking that noise is heard as nothing."""
+    files = sorted(path for path in folder.glob("*") if path.suffix in AUDIO_SUFFIXES)
+    if not files:
+        raise DataError(f"{folder}: found no recording of noise; expected files *{', *'.join(AUDIO_SUFFIXES)}")
+    recorded = [load_audio(path) for path in files]
+    return tuple(waveform[: 2 * waveform.size // 3] for waveform in recorded)
+
+
+def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettings, recorded: float) -> Prepared:
     """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
     simulated devices."""
     sentences = [line for path in texts for line in read_sentences(path)]
@@ -97,8 +113,8 @@ def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettin
             watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
     spoken = tuple(line for line in sentences if base[line] and len(line.split()) <= 14)
-    recorded = 0.3 if recordings else 0.0
-    mixture = Mixture(spoken, tuple(recordings), recorded=recorded, waiting=0.2, quiet=0.04, features=features)
+    share = recorded if recordings else 0.0
+    mixture = Mixture(spoken, tuple(recordings), recorded=share, waiting=0.2, quiet=0.04, features=features)
     details = {
         "voices": voices,
         "data": [portable(given) for given in data],

@@ -15,13 +15,12 @@ from pathlib import Path
 from threading import Thread
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar
-from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, coloured_noise, draw_scene, pad
+from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, draw_noise, draw_scene, pad
 from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 from server.lab.corpora.voices import Voice, draw_voice, speak
@@ -38,7 +37,7 @@ REAL = Ranges(
     tilt_db=1.2,
     band=0.2,
     clip=0.05,
-    quantize=0.05,
+    codec=0.2,
     hum=0.05,
     edges_seconds=(0.0, 0.45),
 )
@@ -66,8 +65,9 @@ class Mixture:
 
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
     user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
-    are joined to strings of up to eight of one speaker, and take ``joined`` of the real share. narrow: share of
-    utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who speaks them; none
+    are joined to strings of up to eight of one speaker, four in ten stay alone, and take ``joined`` of the real share.
+    noises: recordings of what homes sound like when nobody
+    speaks, float32 [S] each. scenes: rooms and microphones of made utterances. voices: who speaks them; none
     stands for any voice of the base set. waiting: share of utterances with up to 2.5 s of the room before and after the
     speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing in silence and
     noise. features: what is kept of the sound."""
@@ -78,7 +78,7 @@ class Mixture:
     sentences_share: float = 0.14
     recorded: float = 0.3
     joined: float = 0.4
-    narrow: float = 0.25
+    noises: tuple[Waveform, ...] = ()
     scenes: Ranges = STRONG
     voices: tuple[Voice, ...] = ()
     waiting: float = 0.0
@@ -127,15 +127,17 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
     examples: list[Example] = []
     for _ in range(strings):
         speaker = sorted(words)[generator.integers(len(words))]
-        waveform, text = join(words[speaker], int(generator.integers(1, 9)), generator)
-        waveform = augment(waveform, generator, _waiting(REAL, mixture, generator))
-        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture, mixture.narrow))
+        count_of_words = 1 if generator.random() < 0.4 else int(generator.integers(2, 9))
+        waveform, text = join(words[speaker], count_of_words, generator)
+        waveform = augment(waveform, generator, _waiting(REAL, mixture, generator), mixture.noises)
+        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture))
     rounds = -(-(real - strings) // max(1, len(phrases)))
     order = [int(index) for _ in range(rounds) for index in generator.permutation(len(phrases))]
     for position in order[: real - strings]:
         recording = phrases[position]
-        waveform = augment(trim(recording.waveform, generator), generator, _waiting(REAL, mixture, generator))
-        examples.append(_finish(waveform, recording.text, recording.source, generator, mixture, mixture.narrow / 2))
+        scenes = _waiting(REAL, mixture, generator)
+        waveform = augment(trim(recording.waveform, generator), generator, scenes, mixture.noises)
+        examples.append(_finish(waveform, recording.text, recording.source, generator, mixture))
     examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]
     while len(examples) < count:
         text, voice = sentence(mixture, generator), _voice(mixture, generator)
@@ -146,8 +148,8 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
             spoken = np.concatenate([pad(speak(w, voice), 0.0, generator.uniform(0.0, 0.3)) for w in text.split()])
         else:
             spoken = speak(text, voice)
-        waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator))
-        examples.append(_finish(waveform, text, "made", generator, mixture, mixture.narrow))
+        waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator), mixture.noises)
+        examples.append(_finish(waveform, text, "made", generator, mixture))
     return examples
 
 
@@ -176,14 +178,14 @@ def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
     length = int(generator.uniform(0.4, 5.0) * SAMPLE_RATE)
     waveform = np.zeros(length, np.float32)
     if generator.random() < 0.85:
-        colour, sway = generator.uniform(0.0, 2.0), generator.uniform(0.0, 0.8)
-        noise = coloured_noise(length, float(colour), float(sway), generator)
+        scene = draw_scene(generator, mixture.scenes)
+        noise = draw_noise(length, scene, generator, mixture.noises)
         level = 10 ** (generator.uniform(-80.0, -22.0) / 20)
         clicks = np.zeros(length)
         clicks[generator.integers(0, length, generator.integers(0, 4))] = generator.uniform(-8.0, 8.0)
-        scene = replace(draw_scene(generator, mixture.scenes), gain_db=20 * math.log10(level), edges=(0.0, 0.0))
-        waveform = apply_scene((noise + clicks).astype(np.float32), replace(scene, speed=1.0), generator)
-    return _finish(waveform, "", "made", generator, mixture, mixture.narrow)
+        scene = replace(scene, gain_db=20 * math.log10(level), edges=(0.0, 0.0), speed=1.0)
+        waveform = apply_scene((noise + clicks).astype(np.float32), scene, generator)
+    return _finish(waveform, "", "made", generator, mixture)
 
 
 def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
@@ -219,12 +221,8 @@ def _features(waveform: Waveform, mixture: Mixture) -> NDArray[np.float16]:
     return logmel(waveform, mixture.features).astype(np.float16)
 
 
-def _finish(
-    waveform: Waveform, text: str, source: str, generator: np.random.Generator, mixture: Mixture, narrow: float
-) -> Example:
-    """Through 8 kHz sometimes, quiet at the end often (the last words need time to come out), then features."""
-    if generator.random() < narrow:
-        waveform = soxr.resample(soxr.resample(waveform, SAMPLE_RATE, 8_000), 8_000, SAMPLE_RATE).astype(np.float32)
+def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Generator, mixture: Mixture) -> Example:
+    """Quiet at the end often, since the last words need time to come out, then features."""
     if generator.random() < 0.5:
         quiet = int(generator.uniform(0.1, 0.4) * SAMPLE_RATE)
         floor = generator.choice([0.0, 1e-5, 1e-4])
