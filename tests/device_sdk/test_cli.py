@@ -93,7 +93,7 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
         (["fails", "a.wav", "--count", "3"], 1, "", "idiolect: DataError: a.wav: field 3\n"),
         (["bench", "good", "--output", "/nowhere/x.json"], 1, "", "idiolect: DataError: /nowhere/x.json"),
         (["bench", "nothing"], 1, "", "expected one of good, slow"),
-        (["bench", "slow"], 0, "speed", "miss their target"),
+        (["bench", "slow"], 1, "speed", "miss their target"),
         (["needs_torch"], 1, "", "'idiolect-server[train]'"),
         (["serve"], 1, "", "pip install idiolect-server"),
         (["nonsense"], 1, "", "ConfigurationError: command: found"),
