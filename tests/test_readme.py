@@ -54,9 +54,7 @@ def test_a_model_is_imported_by_the_three_commands(tmp_path: Path) -> None:
     assert "can i have a large mocha please" in done.stderr
 
 
-def test_the_first_command_hears_what_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_command_hears_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     command, output = block("console", "$ idiolect transcribe").split("\n", 1)
@@ -69,9 +67,7 @@ def test_the_first_command_hears_what_the_page_shows(
             assert line.split("│")[8].strip() in printed.out
 
 
-def test_a_round_by_commands_alone_goes_as_the_page_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_round_by_commands_alone_goes_as_the_page_shows_it(tmp_path: Path, monkeypatch, capsys) -> None:
     shown = block("sh", "idiolect device learn")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

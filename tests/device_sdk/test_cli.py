@@ -112,9 +112,7 @@ def test_command_lines(words: list[str], code: int, out: str, err: str, capsys: 
     ("typed", "offered"),
     [("gr", ["group"]), ("group ", ["hello"]), ("fails --c", ["--count"]), ("absent x", []), ("nonsense x", [])],
 )
-def test_the_shell_completes_commands_and_options(
-    typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_shell_completes_commands_and_options(typed: str, offered: list[str], monkeypatch, capsys) -> None:
     monkeypatch.setenv("_IDIOLECT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"idiolect {typed}")
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" "))))

@@ -56,9 +56,7 @@ def test_the_assistant_learns_from_an_answer(tiny_bundle: Bundle, spoken: Path, 
     assert "4 learning steps" in said  # of an utterance that was corrected
 
 
-def test_a_fleet_learns_and_says_what_it_cost(
-    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fleet_learns_and_says_what_it_cost(tiny_bundle: Bundle, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     fleet.main(SimulationSettings(bundle=str(tiny_bundle.path), shape=Shape(1, 1, 1, 1, 1)))
     said = capsys.readouterr().out

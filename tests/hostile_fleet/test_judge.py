@@ -53,8 +53,6 @@ def test_reports_are_compared_with_releases(members: Any, released: Any, expecte
     ],
     ids=["right", "nobody gets in", "a round stands still", "a false alarm", "silence", "killed", "a true alarm"],
 )
-def test_readiness_is_compared_with_what_honest_devices_saw(
-    told: str | None, running: bool, still: bool, successes: Any, expected: tuple[float, float]
-) -> None:
+def test_readiness_is_compared_with_what_honest_devices_saw(told, running, still, successes: Any, expected) -> None:
     samples = [(float(at), told, running, still) for at in range(100)]
     assert wrong_seconds(samples, [float(at) for at in successes]) == expected

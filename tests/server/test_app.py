@@ -152,9 +152,7 @@ BAD_COUNTS: list[tuple[dict[int, int], dict[str, Any], tuple[int, str]]] = [
 
 
 @pytest.mark.parametrize(("counts", "changes", "expected"), BAD_COUNTS)
-def test_bad_marginals(
-    operator: Operator, device: Party, counts: dict[int, int], changes: dict[str, Any], expected: tuple[int, str]
-) -> None:
+def test_bad_marginals(operator: Operator, device: Party, counts, changes: dict[str, Any], expected) -> None:
     round_id = operator.open()
     assert refusal(device.send_counts(round_id, counts, **changes)) == expected
     assert operator.get(f"rounds/{round_id}")["reports"]["marginals"] == 0

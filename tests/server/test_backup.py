@@ -122,9 +122,7 @@ def changed(archive: Path, change: Any) -> None:
         (lambda name, old: old.replace(b'"format": 1', b'"format": 9') if name == "manifest.json" else old, "format 9"),
     ],
 )
-def test_a_damaged_archive_is_told_and_leaves_the_database_empty(
-    archive: Path, tmp_path: Path, change: Any, message: str
-) -> None:
+def test_a_damaged_archive_is_told_and_leaves_the_database_empty(archive, tmp_path, change: Any, message: str) -> None:
     changed(archive, change)
     database = Database(f"sqlite:///{tmp_path / 'new.db'}")
     with pytest.raises(StateError, match=message):

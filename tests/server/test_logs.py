@@ -72,9 +72,7 @@ def ask_everything(http: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("formatter", [JsonLines(), Lines()], ids=["json", "text"])
-def test_no_rollout_is_ever_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formatter: logging.Formatter
-) -> None:
+def test_no_rollout_is_ever_logged(tmp_path: Path, monkeypatch, formatter: logging.Formatter) -> None:
     with logged(formatter) as stream, serving(tmp_path) as http:
         assert {200, 401, 404, 405, 409, 422} <= set(ask_everything(http))
 
@@ -148,9 +146,7 @@ def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("verbose", [True, False])
-def test_verbose_says_step_by_step_what_the_server_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool
-) -> None:
+def test_verbose_says_step_by_step_what_the_server_did(tmp_path: Path, capsys, verbose: bool) -> None:
     configure("text", verbose=verbose)
     with serving(tmp_path) as http:
         device, operator = Party(http).enrol(), Operator(http)

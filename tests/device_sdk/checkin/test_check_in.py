@@ -155,9 +155,7 @@ def gradient_of(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
     return dict(found.gradients)
 
 
-def test_gradients_are_of_the_published_weights_and_sent_once(
-    tmp_path: Path, tiny_bundle: Bundle, server: Site
-) -> None:
+def test_gradients_are_of_the_published_weights_and_sent_once(tmp_path: Path, tiny_bundle, server: Site) -> None:
     """FedSGD in a single pass: the server descends the mean of exactly the gradients of what was heard."""
     unmasked = MaskSettings(frequency_masks=0, time_masks=0)
     settings = replace(SETTINGS, learning=replace(SETTINGS.learning, masks=unmasked))

@@ -126,9 +126,7 @@ def test_receipts_are_lost_and_words_come_back(tmp_path: Path, tiny_bundle: Bund
 
 
 @pytest.mark.parametrize(("plan", "own", "expected"), [(9, 5, 5), (3, 5, 3), (9, 1, 1)])
-def test_a_report_is_bounded_by_the_round_and_by_the_app(
-    tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator], plan: int, own: int, expected: int
-) -> None:
+def test_a_report_is_bounded_by_the_round_and_by_the_app(tmp_path, tiny_bundle, line, plan, own, expected: int) -> None:
     tap, operator = line
     round_id = offered(operator, max_words=plan)
     names = ["cortado", "lungo", "zugzwang", "wizardry", "kohlrabi", "borborygmus", "babyccino"]

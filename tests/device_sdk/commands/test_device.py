@@ -71,9 +71,7 @@ def test_a_key_comes_from_a_file_or_the_environment(run: Run, tmp_path: Path, mo
         (["forget", "--yes", "--state", "nowhere"], KEY, r"--state: nowhere holds no device's state"),
     ],
 )
-def test_a_state_without_its_key_or_no_state_is_named(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], given: str | None, message: str
-) -> None:
+def test_a_state_without_its_key_or_no_state_is_named(run: Run, monkeypatch, words, given, message: str) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(KEY_VARIABLE, KEY)
         run("agree")
@@ -136,9 +134,7 @@ def test_a_round_by_commands(run: Run, tiny_bundle: Bundle, tmp_path: Path, caps
         assert 0 < status["spent"]["marginals"] < 20 and 0 < status["spent"]["deltas"] < 20
 
 
-def test_what_is_heard_without_consent_is_not_kept_and_the_user_is_told(
-    run: Run, tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_heard_without_consent_is_not_kept_and_the_user_is_told(run, tiny_bundle, tmp_path, capsys) -> None:
     for seed in range(2):
         soundfile.write(tmp_path / f"{seed}.wav", noise(9_600, seed), 16_000)
     words = ["transcribe", tmp_path / "0.wav", tmp_path / "1.wav", "--state", tmp_path / "state"]
@@ -159,9 +155,7 @@ def test_what_is_heard_without_consent_is_not_kept_and_the_user_is_told(
         (["--no-rescore"], "--no-rescore: found it with --state"),
     ],
 )
-def test_what_a_device_cannot_do_is_refused(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_what_a_device_cannot_do_is_refused(run: Run, tmp_path: Path, capsys, words: list[str], message: str) -> None:
     assert main(["transcribe", "--sample", "--state", str(tmp_path / "state"), *words]) == 1
     assert message in capsys.readouterr().err and not (tmp_path / "state").exists()
 

@@ -12,9 +12,7 @@ PATH = "/home/somebody/idiolect/server/weights/0123456789abcdef.safetensors"
 
 @pytest.mark.parametrize("columns", ["10", "40", "80", "200"])
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
-def test_no_word_is_broken(
-    columns: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_word_is_broken(columns: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     table = Table(title=f"Round {IDS[0]}")
     for name in ("round", "of device", "deadline", "file"):

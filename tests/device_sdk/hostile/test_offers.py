@@ -73,9 +73,7 @@ def test_a_device_without_settings_of_its_own_gives_nothing_away(tmp_path: Path,
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_stream_that_asks_too_much_is_left_out_and_the_others_go_on(
-    plan: MarginalPlan | DeltaPlan | WordPlan, named: str, tmp_path: Path, tiny_bundle: Bundle
-) -> None:
+def test_a_stream_that_asks_too_much_is_left_out_and_the_others_go_on(plan, named: str, tmp_path, tiny_bundle) -> None:
     stream = {MarginalPlan: "marginals", DeltaPlan: "deltas", WordPlan: "words"}[type(plan)]
     plans: dict[str, Any] = {"marginals": MarginalPlan(), "deltas": DeltaPlan(**FAIR), "words": WordPlan()}
     with opened(tmp_path, tiny_bundle) as device, Hostile(tiny_bundle) as server:

@@ -50,9 +50,7 @@ def test_who_attacks_and_how_the_servers_rate_falls() -> None:
     assert replace(scale, rounds=1).rate(1) == 2.0
 
 
-def test_every_cell_is_there_and_the_honest_ones_repeat(
-    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_cell_is_there_and_the_honest_ones_repeat(tiny_bundle: Bundle, tmp_path: Path, monkeypatch) -> None:
     scale = replace(SCALE, bundle=str(tiny_bundle.path))
     cells = run_cells(scale, (1,), tmp_path / "one")
     assert [(cell.attack, cell.averaging) for cell in cells] == scale.rows

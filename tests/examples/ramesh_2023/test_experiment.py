@@ -136,9 +136,7 @@ OWNERS = st.lists(st.integers(1, 9), min_size=2, max_size=12)
 
 
 @given(OWNERS, st.integers(1, 4), st.integers(1, 40), st.integers(1, 3), st.integers(0, 3))
-def test_a_pass_takes_every_clip_once_and_in_the_order_of_time(
-    owners: list[int], batch: int, rounds: int, passes: int, seed: int
-) -> None:
+def test_a_pass_takes_every_clip_once_and_in_the_order_of_time(owners, batch, rounds, passes: int, seed: int) -> None:
     cohort = 1 + seed % len(owners)
     plan = silo_rounds(owners, cohort, batch, rounds, passes, seed)
     assert 1 <= len(plan) <= rounds and plan == silo_rounds(owners, cohort, batch, rounds, passes, seed)
@@ -166,9 +164,7 @@ def test_a_part_is_the_beginning_of_every_silo_and_there_are_as_many_as_clients(
 
 
 @pytest.mark.parametrize("way", ["clients", "gradients"])
-def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances(way: str, monkeypatch) -> None:
     """FedSGD weighted by utterances, client by client and as it goes on a GPU, against one step by torch."""
     if way == "gradients":
         monkeypatch.setattr(encoders, "_by_clients", encoders._by_gradients)

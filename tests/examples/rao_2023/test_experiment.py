@@ -27,9 +27,7 @@ def experiment(data: Path, work: Path, bundle: Bundle) -> Experiment:
     return Experiment(data, work, SMALL, base=bundle.path / "weights.safetensors", bundle=bundle)
 
 
-def test_rows_are_run_kept_and_summed_up(
-    data: Path, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_run_kept_and_summed_up(data: Path, tmp_path: Path, tiny_bundle: Bundle, monkeypatch) -> None:
     chosen = [None, *(method for method in methods(SMALL) if "slots" in method.name)]
     held = experiment(data, tmp_path, tiny_bundle)
     rows = [held.row(method, seed) for method in chosen for seed in (1, 2)]
@@ -66,9 +64,7 @@ def test_errors_are_counted_clip_by_clip() -> None:
 
 
 @pytest.mark.slow
-def test_stages_follow_each_other_and_are_kept(
-    data: Path, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_follow_each_other_and_are_kept(data: Path, tmp_path: Path, tiny_bundle: Bundle, monkeypatch) -> None:
     stages = [replace(stage, share=0.5, people=min(stage.people, 4)) for stage in STAGES[1:]]
     first = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert any((first[name] != value).any() for name, value in tiny_bundle.weights.items())

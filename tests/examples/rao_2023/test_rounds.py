@@ -11,7 +11,7 @@ from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.settings import MaskSettings, TeacherSettings
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import nbest
-from examples.rao_2023.methods import CohortSettings, Label, LabelSettings, Method, Weak
+from examples.rao_2023.methods import CohortSettings, Label, LabelSettings, Method
 from examples.rao_2023.rounds import Arrays, Knowledge, Learned, learn, transcribe
 from examples.rao_2023.speech import Clip
 from export.networks.rnnt import RNNT
@@ -78,9 +78,7 @@ def test_a_transcription_is_the_first_of_the_list_whatever_is_beside_it(tiny_bun
     ("label", "weak", "rehearsal"),
     [("teacher", (), 0), ("teacher", ("slots",), 0), ("none", ("score",), 0), ("teacher", ("transcript", "slots"), 2)],
 )
-def test_every_method_is_repeated_by_its_seed(
-    tiny_bundle: Bundle, label: Label, weak: tuple[Weak, ...], rehearsal: int
-) -> None:
+def test_every_method_is_repeated_by_its_seed(tiny_bundle: Bundle, label: Label, weak, rehearsal: int) -> None:
     method = Method("m", label, weak=weak, rehearsal=rehearsal)
     one, other = (run(tiny_bundle, method, watch=lambda number, network: float(number)) for _ in range(2))
     assert one.losses == other.losses and len(one.losses) == 6 and one.curve == ((3, 3.0), (6, 6.0))
@@ -89,9 +87,7 @@ def test_every_method_is_repeated_by_its_seed(
         assert one.losses[0] != run(tiny_bundle, replace(method, rehearsal=0)).losses[0], "it takes part in the mean"
 
 
-def test_a_teacher_that_is_updated_changes_what_is_learned_and_an_unsure_one_nothing(
-    tiny_bundle: Bundle,
-) -> None:
+def test_a_teacher_that_is_updated_changes_what_is_learned_and_an_unsure_one_nothing(tiny_bundle: Bundle) -> None:
     still = run(tiny_bundle, Method("m"))
     never, follows = (run(tiny_bundle, Method("m", teacher=TeacherSettings(0.0, every, 0.0))) for every in (1000, 1))
     assert still.losses == never.losses

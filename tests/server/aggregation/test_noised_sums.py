@@ -124,9 +124,7 @@ def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
 
 @examples(max_examples=100, deadline=None)
 @given(values=eleven, clip_norm=st.floats(1e-6, 1e6), z=st.floats(1e-5, 1e3))
-def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
-    values: list[float], clip_norm: float, z: float
-) -> None:
+def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(values, clip_norm: float, z: float) -> None:
     grid = deltas.noise_grid(clip_norm, z)
     delta = clipped(values, clip_norm)
     for name, found in deltas.in_steps(delta, grid).items():

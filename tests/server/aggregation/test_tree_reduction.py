@@ -85,9 +85,7 @@ def ray_cluster(folder: Path) -> Workers:
 
 
 @pytest.mark.parametrize("begin", [lambda folder: Processes(folder, 2), ray_cluster], ids=["processes", "ray"])
-def test_a_delta_that_was_changed_is_named(
-    round_of_many: tuple[Path, Reports, DeltaSum], begin: Callable[[Path], Workers]
-) -> None:
+def test_a_delta_that_was_changed_is_named(round_of_many, begin: Callable[[Path], Workers]) -> None:
     folder, reports, alone = round_of_many
     with closing(begin(folder)) as workers:
         assert bits(total(workers, reports[:3])) == bits(total(LocalWorkers(FolderBlobs(folder)), reports[:3]))
@@ -199,9 +197,7 @@ print(*(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, reso
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "models"), [(0, (2 + UPDATES + 1, 0)), (2, (2, 1 + UPDATES + 1))])
-def test_memory_is_two_models_and_a_block_of_updates_a_worker(
-    tmp_path: Path, count: int, models: tuple[int, int]
-) -> None:
+def test_memory_is_two_models_and_a_block_of_updates_a_worker(tmp_path: Path, count: int, models) -> None:
     """In units of a model of 16 MB, beside the same with next to none: of the process that merges, and of a worker.
     A block has one update more while the last is read."""
 

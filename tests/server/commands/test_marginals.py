@@ -35,9 +35,7 @@ def lifted(run: Run, tmp_path: Path) -> tuple[int, np.ndarray[Any, Any]]:
     return json.loads(run(marginals.app, "push", str(file), "--note", "lifted", "--json"))["version"], probabilities
 
 
-def test_what_is_pulled_is_pushed_bit_for_bit(
-    run: Run, lifted: tuple[int, np.ndarray[Any, Any]], tmp_path: Path
-) -> None:
+def test_what_is_pulled_is_pushed_bit_for_bit(run: Run, lifted, tmp_path: Path) -> None:
     version, probabilities = lifted
     file = tmp_path / "current.json"
     said = run(marginals.app, "pull", str(file))

@@ -101,9 +101,7 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
         ),
     ],
 )
-def test_an_open_round_says_what_it_collects(
-    run: Run, device: Party, toml: Callable[[str], str], settings: str, expected: dict[str, str]
-) -> None:
+def test_an_open_round_says_what_it_collects(run: Run, device: Party, toml, settings: str, expected) -> None:
     opened = run(rounds.app, "open", toml(settings), "--yes")
     shown = dict(tuple(part.strip() for part in line.split("│")[1:3]) for line in opened.splitlines() if "│" in line)
     assert expected.items() <= shown.items()

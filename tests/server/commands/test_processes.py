@@ -100,9 +100,7 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
 @pytest.mark.slow
 @pytest.mark.postgres
 @linux
-def test_they_end_when_the_one_that_watches_is_killed(
-    url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path
-) -> None:
+def test_they_end_when_the_one_that_watches_is_killed(url: str, blobs: Path, tiny_bundle, tmp_path: Path) -> None:
     with serving(tmp_path, *program(url, blobs, tiny_bundle, "--processes", "2"), **TOKENS) as (process, started):
         members = started["processes"]
         process.kill()

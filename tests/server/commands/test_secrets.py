@@ -65,9 +65,7 @@ def family(process: int) -> list[int]:
 @pytest.mark.postgres
 @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("way", ["option", "one word", "environment"])
-def test_a_database_password_is_in_no_list_of_processes(
-    tmp_path: Path, tiny_bundle: Bundle, place: str, way: str
-) -> None:
+def test_a_database_password_is_in_no_list_of_processes(tmp_path: Path, tiny_bundle, place: str, way: str) -> None:
     """Neither of the server nor of the processes that it starts."""
     user, _, rest = place.removeprefix("postgresql://").partition("@")
     url = f"postgresql://{user.partition(':')[0]}:{SECRET}@{rest}"

@@ -45,9 +45,7 @@ def test_state_that_cannot_be_kept_is_named_before_anything_is_written(tmp_path:
 
 
 @pytest.mark.parametrize("operator", [None, "yours"])
-def test_new_tokens_are_told_by_their_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], operator: str | None
-) -> None:
+def test_new_tokens_are_told_by_their_file(tmp_path: Path, capsys, operator: str | None) -> None:
     read_tokens(tmp_path / "tokens.json", None, operator)
     said = capsys.readouterr().err
     assert str(tmp_path / "tokens.json") in said and "enrolment_token" in said

@@ -57,9 +57,7 @@ def code_of(answer: bytes) -> str:
     ],
     ids=["head", "body", "refused body"],
 )
-def test_what_comes_in_drops_is_cut_off(
-    server: HostileServer, begin: bytes, drop: bytes, pause: float, expected: tuple[int, str], bounds: tuple[int, int]
-) -> None:
+def test_what_comes_in_drops_is_cut_off(server, begin: bytes, drop: bytes, pause: float, expected, bounds) -> None:
     answer, seconds = exchange(server, begin, *[drop] * 5000, pause=pause)
     assert (status_of(answer), code_of(answer)) == expected and bounds[0] <= seconds < bounds[1] + GRACE
 
@@ -105,9 +103,7 @@ def test_connections_without_number_do_not_shut_out_a_good_client(server: Hostil
         (("Content-Length: 60000",), b'{"token":' + b"9" * 59991, {422}),
     ],
 )  # fmt: skip
-def test_lengths_and_encodings_that_lie(
-    server: HostileServer, lines: tuple[str, ...], body: bytes, statuses: set[int]
-) -> None:
+def test_lengths_and_encodings_that_lie(server: HostileServer, lines, body: bytes, statuses: set[int]) -> None:
     before = server.memory
     answer, seconds = exchange(server, head("/v1/enrol", *lines), body)
     assert status_of(answer) in statuses, answer[:300]

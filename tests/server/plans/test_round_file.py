@@ -136,9 +136,7 @@ def test_gaussian_rounds_add_up(operator: Operator, device: Party) -> None:
         ({"mode": "paper"}, {1: 1 << 41}, "expected 1 to"),
     ],
 )
-def test_counts_outside_their_plan_are_refused(
-    operator: Operator, device: Party, plan: dict[str, Any], counts: dict[int, int], words: str
-) -> None:
+def test_counts_outside_their_plan_are_refused(operator: Operator, device: Party, plan, counts, words: str) -> None:
     answer = device.send_counts(operator.open(marginals=plan), counts)
     assert refusal(answer) == (422, "bad_counts") and words in answer.json()["detail"]
 

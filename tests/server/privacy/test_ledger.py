@@ -163,9 +163,7 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
             assert refusal(refused) == (422, "privacy_cap") and refused.json()["field"] == stream
 
 
-def test_a_backup_whose_totals_are_not_those_of_its_lines_is_refused(
-    http: Any, operator: Operator, device: Party, tmp_path: Path
-) -> None:
+def test_a_backup_whose_totals_are_not_those_of_its_lines_is_refused(http: Any, operator, device, tmp_path) -> None:
     device.send_counts(operator.open(marginals={"epsilon": 1.0}), {1: 1})
     own: Service = http.app.state.service
     save(own.database, own.blobs, tmp_path / "good.tar")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.updates import difference
-from device_sdk.errors import ConfigurationError, IdiolectError, ProtocolError, StateError
+from device_sdk.errors import ConfigurationError, ProtocolError, StateError
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.registry.differences import RECENT
 from server.registry.initial import initial_from_bundle
@@ -50,9 +50,7 @@ def test_starting_again_changes_nothing(tmp_path: Path) -> None:
         ({"background": np.full(WORDS, 0.5 / WORDS)}, ProtocolError, "sum is 0.5"),
     ],
 )
-def test_another_bundle_is_refused(
-    tmp_path: Path, changes: dict[str, Any], error: type[IdiolectError], message: str
-) -> None:
+def test_another_bundle_is_refused(tmp_path: Path, changes: dict[str, Any], error, message: str) -> None:
     Service(settings(tmp_path), initial()).close()
     with pytest.raises(error, match=message):
         Service(settings(tmp_path), replace(initial(), **changes))
@@ -311,9 +309,7 @@ def test_what_is_not_offered(http: Any, operator: Operator) -> None:
         assert refusal(get(http, path)) == expected, path
 
 
-def test_what_would_be_hardly_shorter_is_not_offered(
-    http: Any, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_be_hardly_shorter_is_not_offered(http: Any, operator: Operator, monkeypatch) -> None:
     monkeypatch.setattr("server.registry.differences.WORTH", 0.3)  # of so small a file most is its header
     operator.post("models/v2", content=moved(1e-3))
     for _ in range(2):

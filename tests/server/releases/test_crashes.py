@@ -38,9 +38,7 @@ def uncut(folder: Path, place: Path, round_id: str) -> tuple[Published, int]:
 
 
 @pytest.mark.parametrize("every", [EVERY, pytest.param(1, marks=pytest.mark.slow)], ids=["part", "whole"])
-def test_a_crash_anywhere_and_a_resume_publish_the_same(
-    tmp_path: Path, closed: tuple[Path, str], one_key: None, every: int
-) -> None:
+def test_a_crash_anywhere_and_a_resume_publish_the_same(tmp_path: Path, closed, one_key: None, every: int) -> None:
     folder, round_id = closed
     expected, boundaries = uncut(folder, tmp_path / "uncut", round_id)
     assert expected.state == "published" and boundaries > 100

@@ -111,9 +111,7 @@ def test_a_second_charge_stops_at_the_cap(service: Service, closed: tuple[Path, 
     assert [each[0] for each in found.releases] == ["deltas"], "nothing is released that could not be paid for"
 
 
-def test_reports_that_change_under_way_are_not_released_by_the_old_key(
-    service: Service, closed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_that_change_under_way_are_not_released_by_the_old_key(service: Service, closed, monkeypatch) -> None:
     whole, calls = release_deltas, []
 
     def changing(*arguments: Any) -> Any:

@@ -58,9 +58,7 @@ def test_a_gradient_of_more_than_a_batch_is_refused(operator: Operator, device: 
 
 
 @pytest.mark.parametrize(("encoding", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 0.02)])
-def test_encoded_deltas_move_the_model(
-    http: Any, operator: Operator, device: Party, encoding: Any, error: float
-) -> None:
+def test_encoded_deltas_move_the_model(http: Any, operator, device: Party, encoding: Any, error: float) -> None:
     round_id = operator.open(marginals=None, deltas={"encoding": encoding, "clipping": "uniform", "scale_per": "row"})
     delta = {name: np.random.default_rng(3).normal(0, 0.02, shape).astype(np.float32) for name, shape in SHAPES.items()}
     body = device.delta(round_id, encode(delta, encoding), encoding=encoding)
@@ -72,9 +70,7 @@ def test_encoded_deltas_move_the_model(
         assert off <= error + 1e-5
 
 
-def test_the_teacher_follows_at_its_interval_and_is_published_beside(
-    http: Any, operator: Operator, device: Party
-) -> None:
+def test_the_teacher_follows_at_its_interval_and_is_published_beside(http: Any, operator, device: Party) -> None:
     plan = {"teacher": {"decay": 0.75, "interval": 2}}
     base = initial().weights[BIAS]
     made = [one_round(operator, device, 0.01 * (number + 1), **plan) for number in range(4)]
@@ -128,9 +124,7 @@ def rehearsing(tmp_path: Path) -> Iterator[Any]:
         ("utterances", 1.0, (2 * 0.01 + 3 * 8 * 0.1) / (2 + 3 * 8)),
     ],
 )
-def test_pseudo_devices_count_with_their_weight(
-    rehearsing: Any, weighting: str, weight: float, expected: float
-) -> None:
+def test_pseudo_devices_count_with_their_weight(rehearsing: Any, weighting: str, weight, expected: float) -> None:
     operator, device = Operator(rehearsing), Party(rehearsing).enrol()
     rehearsal = {"pseudo_devices": 3, "batch_size": 8, "weight": weight}
     round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, weighting=weighting, rehearsal=rehearsal)

@@ -33,9 +33,7 @@ from tests.server.parties import Devices, Operator
         (10, 100.0, 60.0, Demand(0, 1.0), 54.0, 66.0),
     ],
 )
-def test_windows(
-    fleet: int, capacity: float, usual: float, demand: Demand | None, earliest: float, latest: float
-) -> None:
+def test_windows(fleet: int, capacity: float, usual: float, demand, earliest: float, latest: float) -> None:
     found = window(fleet, capacity, usual, demand)
     assert (found.earliest, found.latest) == (pytest.approx(earliest), pytest.approx(latest))
 
@@ -44,9 +42,7 @@ def test_windows(
     st.integers(0, 10**8), st.floats(0.1, 1e5), st.floats(1.0, 1e6), st.integers(0, 10**7), st.floats(0.0, 1e6),
     st.floats(1e-6, 1.0),
 )  # fmt: skip
-def test_no_window_lets_more_come_than_the_server_stands(
-    fleet: int, capacity: float, usual: float, reports: int, seconds: float, share: float
-) -> None:
+def test_no_window_lets_more_come_than_the_server_stands(fleet, capacity, usual, reports: int, seconds, share) -> None:
     found = window(fleet, capacity, usual, Demand(reports, seconds, share))
     assert 0.0 < found.earliest <= found.draw() <= found.latest
     assert fleet <= capacity * (found.latest - found.earliest) * (1 + 1e-9), "a herd spreads over the window"

@@ -149,9 +149,7 @@ def test_a_straggler_after_the_deadline_is_told_so(tmp_path: Path) -> None:
         assert refusal(answer) == (409, "round_closed") and "deadline" in answer.json()["detail"]
 
 
-def test_an_amplified_round_charges_everyone_once_by_the_accountant(
-    http: Any, operator: Operator, devices: Devices
-) -> None:
+def test_an_amplified_round_charges_everyone_once_by_the_accountant(http: Any, operator, devices: Devices) -> None:
     fleet = devices(6)
     for _ in range(2):
         round_id = operator.open(**NOISED)

@@ -10,7 +10,7 @@ import pytest
 from device_sdk.errors import LearningError
 from server.plans.round import RoundSettings, ServerStep
 from server.rounds.server_step import Weights, take_server_step
-from tests.server.parties import BIAS, Devices, Operator, Party, bias_moved, initial, serving, weights_of
+from tests.server.parties import BIAS, Operator, Party, bias_moved, initial, serving, weights_of
 
 HONEST = [0.9, 1.0, 1.1, 1.2]
 
@@ -18,9 +18,7 @@ HONEST = [0.9, 1.0, 1.1, 1.2]
 @pytest.mark.parametrize(
     ("weighting", "field", "told"), [("loss", "loss", (1.0, 3.0, 0.5)), ("word_errors", "word_error", (0.0, 1.5, 0.2))]
 )
-def test_devices_weigh_by_what_they_tell(
-    http: Any, operator: Operator, devices: Devices, weighting: str, field: str, told: tuple[float]
-) -> None:
+def test_devices_weigh_by_what_they_tell(http: Any, operator, devices, weighting: str, field: str, told) -> None:
     values = (0.01, 0.05, -0.02)
     round_id = operator.open(marginals=None, deltas={}, weighting=weighting)
     for device, value, measure in zip(devices(3), values, told, strict=True):
@@ -44,9 +42,7 @@ def test_devices_weigh_by_what_they_tell(
         ("word_errors", {"word_error": 1e4}, 422, "word_error"),
     ],
 )
-def test_what_a_device_tells_is_checked(
-    operator: Operator, device: Party, weighting: str, header: dict[str, Any], status: int, field: str
-) -> None:
+def test_what_a_device_tells_is_checked(operator, device, weighting: str, header, status: int, field: str) -> None:
     answer = device.send_delta(operator.open(marginals=None, deltas={}, weighting=weighting), **header)
     assert (answer.status_code, answer.json()["field"]) == (status, field), answer.text
 
@@ -78,9 +74,7 @@ def test_a_step_that_diverges_makes_no_model() -> None:
 @pytest.mark.parametrize(
     ("averaging", "expected"), [("mean", (sum(HONEST) + 40.0) / 5), ("cosine", (0.9 + 1.0 + 3 * 1.1) / 5)]
 )
-def test_a_minority_does_not_pull_a_robust_average_far(
-    http: Any, operator: Operator, devices: Devices, averaging: str, expected: float
-) -> None:
+def test_a_minority_does_not_pull_a_robust_average_far(http: Any, operator, devices, averaging: str, expected) -> None:
     """One liar among five."""
     plan = {"deltas": {"clip_norm": 1000.0}, "weighting": "uniform", "averaging": averaging}
     round_id = operator.open(marginals=None, **plan)

@@ -12,7 +12,7 @@ from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.new_words import threshold
 from server.rounds.releases import Release, store_release
-from tests.server.parties import HEADERS, NO_NOISE, Devices, Operator, Party, refusal, serving
+from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, refusal, serving
 
 TWICE = {"epsilon": NO_NOISE}
 """A plan that releases what two devices name."""
@@ -68,9 +68,7 @@ def test_it_is_offered_to_devices_that_can_take_part(operator: Operator, device:
         ({"device_id": "somebody"}, 403, "other_device", "device_id"),
     ],
 )
-def test_malformed_reports_are_refused_by_name(
-    operator: Operator, device: Party, changes: dict[str, Any], status: int, code: str, field: str
-) -> None:
+def test_malformed_reports_are_refused_by_name(operator, device, changes, status: int, code: str, field: str) -> None:
     round_id = opened(operator)
     answer = device.send_words(round_id, "zzsecret", **changes)
     assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (status, code, field)
@@ -99,9 +97,7 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
         assert compose(Spent({charge: 10}), 1e-6)[0] == math.inf
 
 
-def test_a_server_that_was_killed_draws_the_same_words_again(
-    http: Any, operator: Operator, devices: Devices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_was_killed_draws_the_same_words_again(http: Any, operator, devices, monkeypatch) -> None:
     """With a threshold in the middle of the counts: what passes is the noise's to say."""
     plan = {"epsilon": 0.5, "delta": 0.4, "max_words": 12}
     names = [f"cortado{letter}" for letter in "abcdefghijkl"]

@@ -150,9 +150,7 @@ def test_many_who_ask_at_once_get_the_same(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("survives", [0, 1, 2])
-def test_a_crash_while_signing_leaves_the_metadata_of_before(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, survives: int
-) -> None:
+def test_a_crash_while_signing_leaves_the_metadata_of_before(registry: Registry, monkeypatch, survives: int) -> None:
     before = registry.versions()
     registry.publish("second")
     written: list[str] = []

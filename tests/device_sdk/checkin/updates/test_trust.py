@@ -4,7 +4,7 @@ import base64
 import datetime
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,9 +181,7 @@ def _other_distribution(message: dict[str, object]) -> bytes:
     ],
     ids=["values", "words", "version", "long"],
 )
-def test_marginals_are_those_that_were_signed(
-    marginals: tuple[Fleet, Device, dict[str, object]], tampered: Callable[[dict[str, object]], bytes], why: str
-) -> None:
+def test_marginals_are_those_that_were_signed(marginals, tampered, why: str) -> None:
     fleet, device, message = marginals
     answer: Answer = tampered(message)
     fleet.line.exchanged = {"/v1/marginals/1": answer}
@@ -199,9 +197,7 @@ def test_marginals_are_those_that_were_signed(
 
 
 @pytest.fixture(scope="module")
-def marginals(
-    tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle
-) -> Iterator[tuple[Fleet, Device, dict[str, object]]]:
+def marginals(tmp_path_factory, tiny_bundle: Bundle) -> Iterator[tuple[Fleet, Device, dict[str, object]]]:
     """A server with marginals of its own, a device without, and what the server says of them."""
     folder = tmp_path_factory.mktemp("marginals")
     with running(folder / "fleet", tiny_bundle) as fleet, opened(folder / "state", tiny_bundle, fleet) as device:

@@ -25,9 +25,7 @@ def test_a_child_answers_or_fails_by_name(tmp_path: Path, monkeypatch: pytest.Mo
         run_child("yardstick", "bad")
 
 
-def test_peers_are_named_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peers_are_named_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("IDIOLECT_PEERS", raising=False)
     assert run_peer("cohort", ()) is None and "make peers" in capsys.readouterr().err

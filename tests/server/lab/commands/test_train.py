@@ -61,9 +61,7 @@ def given(text: dict[str, Path], out: Path) -> list[str]:
     ]
 
 
-def test_lm_writes_a_graph_with_its_figures(
-    text: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lm_writes_a_graph_with_its_figures(text: dict[str, Path], tmp_path: Path, capsys) -> None:
     import onnxruntime
 
     out = tmp_path / "out"
@@ -77,9 +75,7 @@ def test_lm_writes_a_graph_with_its_figures(
     assert session.get_modelmeta().custom_metadata_map["words_digest"] == report["words_digest"]
 
 
-def test_ngram_writes_an_arpa_file_and_the_background(
-    text: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ngram_writes_an_arpa_file_and_the_background(text: dict[str, Path], tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     assert cli.main(["train", "ngram", *given(text, out), "--order", "3", "--cutoffs", "1,1,2"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -108,9 +104,7 @@ def test_ngram_writes_an_arpa_file_and_the_background(
         ("lm --words words.txt --steps 1 --minutes 1", "exclude each other"),
     ],
 )
-def test_bad_requests_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, message: str
-) -> None:
+def test_bad_requests_are_refused(tmp_path: Path, monkeypatch, capsys, words: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("words.txt").write_text("<unk>\nplay\n")
     assert cli.main(["train", *words.split(), "--out", "out"]) == 1

@@ -50,9 +50,7 @@ def test_out_leaves_the_bundle_alone(bundle: Path, tmp_path: Path) -> None:
         (["rescoring", "--speeds", "fast"], "--speeds"),
     ],
 )
-def test_bad_requests_are_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_bad_requests_are_refused(bundle: Path, capsys, words: list[str], message: str) -> None:
     assert cli.main(["tune", words[0], str(bundle), "--dry-run", *words[1:]]) == 1
     assert message in capsys.readouterr().err
 

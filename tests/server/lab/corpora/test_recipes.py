@@ -82,9 +82,7 @@ CASES: list[tuple[Kind, Callable[[Path], None], str, str, list[Row]]] = [
 
 
 @pytest.mark.parametrize(("kind", "write", "part", "language", "expected"), CASES, ids=[c[0] for c in CASES])
-def test_a_corpus_in_its_publisher_s_layout_is_read(
-    kind: Kind, write: Callable[[Path], None], part: str, language: str, expected: list[Row], tmp_path: Path
-) -> None:
+def test_a_corpus_in_its_publisher_s_layout_is_read(kind, write, part: str, language: str, expected, tmp_path) -> None:
     write(tmp_path)
     cuts = manifest(kind, tmp_path, part, language)
     corpus, items = as_corpus(f"{kind}:{tmp_path}", cuts), items_of(kind, cuts)
@@ -111,9 +109,7 @@ def test_a_corpus_in_its_publisher_s_layout_is_read(
         *((kind, lambda path: (path / "train").mkdir(), "train", "en", "") for kind, *_ in CASES),
     ],
 )
-def test_what_is_not_there_is_named(
-    kind: Kind, write: Callable[[Path], None], part: str, language: str, message: str, tmp_path: Path
-) -> None:
+def test_what_is_not_there_is_named(kind: Kind, write, part: str, language: str, message: str, tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(DataError, match=message or str(tmp_path)):
         manifest(kind, tmp_path, part, language)

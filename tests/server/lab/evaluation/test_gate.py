@@ -44,9 +44,7 @@ def test_the_same_model_passes_and_a_spoilt_one_is_refused(folder: Path, package
     assert WordErrorGate(packaged_bundle, [open_corpus(f"folder:{folder}")], tolerance=1e6)(spoilt, base).passed
 
 
-def test_a_server_is_not_started_with_speech_it_cannot_use(
-    tmp_path: Path, packaged_bundle: Bundle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_is_not_started_with_speech_it_cannot_use(tmp_path: Path, packaged_bundle: Bundle, capsys) -> None:
     given = ["--held-out", f"folder:{tmp_path}", "--database", str(tmp_path / "server.db"), "--port", "0"]
     assert cli.main(["serve", *given]) == 1 and "no audio file" in capsys.readouterr().err
     shutil.copy(SPEECH / "set-the-volume-up.ogg", tmp_path)

@@ -27,9 +27,7 @@ def systems() -> dict[str, Recognizer]:
 @pytest.mark.data
 @pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
 @pytest.mark.parametrize("kind", UNTRAINED)
-def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(
-    kind: str, systems: dict[str, Recognizer]
-) -> None:
+def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(kind: str, systems) -> None:
     corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}").of_speakers(*UNTRAINED[kind]).first(80)
     found = {name: evaluate(partial(each.recognize, sample_rate=16_000), corpus) for name, each in systems.items()}
     greedy, rescored, oracle = found["greedy"].wer, found["rescored"].wer, found["rescored"].oracle_wer(8)

@@ -161,9 +161,7 @@ def test_flat_targets_share_the_speech_by_letters() -> None:
 
 
 @pytest.mark.usefixtures("present")
-def test_the_blank_is_lowered_by_what_helps_development_utterances(
-    tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_blank_is_lowered_by_what_helps_development_utterances(tmp_path: Path, pieces: bytes, monkeypatch) -> None:
     """With a decoder whose errors fall until the blank's bias is 1 lower, that is what is exported."""
     recipe = replace(TINY, snapshot_minutes=1e6)
     plain = train_rnnt(recipe, Mixture(), pieces, tmp_path / "plain", watched(), show=False)

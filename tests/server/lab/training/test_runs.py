@@ -17,9 +17,7 @@ from tests.signals import noise
         ("", "barista:/data/barista", "barista:/data/barista"),
     ],
 )
-def test_published_commands_name_the_data_folder_by_its_variable(
-    monkeypatch: pytest.MonkeyPatch, folder: str, given: str, expected: str
-) -> None:
+def test_published_commands_name_the_data_folder_by_its_variable(monkeypatch, folder, given, expected: str) -> None:
     monkeypatch.setenv("IDIOLECT_DATA", folder)
     assert portable(given) == expected
 

@@ -97,9 +97,7 @@ def test_only_utterances_with_sure_words_are_recorded() -> None:
         record([unsure, wordless], "folder")
 
 
-def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(speech, "AHEAD", 0)
     with ShardMaker(tmp_path, Mixture(), seed=5, count=3) as maker:
         windows = [[example.text for example in maker.window(first, first + 1)] for first in (1, 2)]

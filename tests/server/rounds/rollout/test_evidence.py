@@ -38,9 +38,7 @@ def test_the_tail_is_that_of_fishers_exact_test(rollout: tuple[int, int], contro
         ((4, 0), (4, 4), 1, 100.0, "promote", 1),  # better
     ],
 )
-def test_what_is_decided(
-    rollout: tuple[int, int], control: tuple[int, int], looks: int, seconds: float, decision: str, after: int
-) -> None:
+def test_what_is_decided(rollout, control, looks: int, seconds: float, decision: str, after: int) -> None:
     settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0)
     found = judge_evidence(of(rollout, control), settings, looks, seconds)
     assert (found.decision, found.looks) == (decision, after)

@@ -50,9 +50,7 @@ def found(
         (256, 171, 80, any_share),
     ],
 )
-def test_as_many_true_shares_as_the_threshold_asks_for_are_found_among_false_ones(
-    count: int, threshold: int, liars: int, lie: Lie
-) -> None:
+def test_as_many_true_shares_as_the_threshold_asks_for_are_found_among_false_ones(count, threshold, liars, lie) -> None:
     decoded, secret, false = found(count, threshold, liars, lie)
     assert decoded is not None and decoded.secret == secret
     certain = 2 * liars <= count - threshold

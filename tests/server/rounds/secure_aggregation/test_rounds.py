@@ -229,9 +229,7 @@ def test_out_of_turn(server: Server) -> None:
         ("unmasking", {"seeds": {}, "mask_keys": {"x": b64encode(bytes(64)).decode()}}, "mask_keys"),
     ],
 )
-def test_malformed_messages_are_refused_and_the_device_may_try_again(
-    server: Server, stage: Stage, changes: dict[str, Any], field: str
-) -> None:
+def test_malformed_messages_are_refused_and_the_device_may_try_again(server, stage: Stage, changes, field: str) -> None:
     members = server.members(3, size=3)
     if stage != "shares":
         through(members, ANSWERED[ANSWERED.index(stage) - 1])

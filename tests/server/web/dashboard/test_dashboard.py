@@ -107,9 +107,7 @@ def test_pages_after_rounds(signed_in: Any, operator: Operator, devices: Callabl
     assert signed_in.get("/dashboard/rounds/none").status_code == 404
 
 
-def test_words_that_were_released_are_shown(
-    signed_in: Any, operator: Operator, devices: Callable[[int], list[Party]]
-) -> None:
+def test_words_that_were_released_are_shown(signed_in: Any, operator: Operator, devices) -> None:
     opened = operator.open(marginals=None, words={"epsilon": NO_NOISE})
     for party in devices(2):
         party.send_words(opened, "cortado")

@@ -93,9 +93,7 @@ def test_losses_far_apart_do_not_underflow(way: Way) -> None:
     privacy=st.sampled_from([None, Privacy(clip_norm=0.1), Privacy(clip_norm=0.1, clipping="dim")]),
 )
 @settings(max_examples=25, deadline=None)
-def test_how_clients_are_ordered_and_grouped_changes_nothing_but_rounding(
-    group: int, order: list[int], way: Way, seed: int, privacy: Privacy | None
-) -> None:
+def test_how_clients_are_ordered_and_grouped_changes_nothing_but_rounding(group, order, way, seed, privacy) -> None:
     given = EngineSettings(cohort=SIZE, local=WHOLE, privacy=privacy, way=way, group=SIZE)
     turned = Held([perceptrons(seed)[1].clients[place] for place in order])
     close(move(given, seed=seed)[0], move(given.model_copy(update={"group": group}), turned, seed)[0], 5e-7)
