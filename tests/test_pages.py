@@ -89,8 +89,7 @@ def known() -> Known:
 
 def commands(text: str) -> list[str]:
     """What is written of the program after its name, in spans and in blocks."""
-    spans = re.findall(r"`idiolect ([^`]+)`", text)
-    return [*spans, *re.findall(r"^(?:\$ |    )?idiolect (.*)$", text, re.MULTILINE)]
+    return [*re.findall(r"`idiolect ([^`]+)`", text), *re.findall(r"^(?:\$ |    )?idiolect (.*)$", text, re.MULTILINE)]
 
 
 def called(line: str, known: Known) -> Iterator[tuple[str, ...]]:

@@ -44,8 +44,7 @@ def tiny_weights(architecture: Architecture, seed: int = 0) -> dict[str, NDArray
     rng = np.random.default_rng(seed)
     weights = {}
     for name, shape in architecture.parameter_shapes().items():
-        width = 1.5 / np.sqrt(shape[-1]) if len(shape) == 2 else 0.1
-        weights[name] = rng.normal(0.0, width, shape).astype(np.float32)
+        weights[name] = rng.normal(0.0, 1.5 / np.sqrt(shape[-1]) if len(shape) == 2 else 0.1, shape).astype(np.float32)
     for name, gain in (("joiner.output.weight", 4.0), ("predictor.embedding", 2.0), ("joiner.predictor.weight", 2.0)):
         weights[name] *= np.float32(gain)
     weights["joiner.output.bias"][0] += 5.0

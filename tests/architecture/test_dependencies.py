@@ -93,8 +93,7 @@ def test_a_folder_imports_only_the_libraries_of_its_install(folder: str) -> None
 def _third_party(path: Path) -> set[str]:
     """Top-level names of what a file imports for certain, and of installed libraries that it might."""
     certain = top_level(imported_modules(path, guess=False))
-    possible = {name for name in top_level(imported_modules(path)) if name in HEAVY}
-    return certain | possible
+    return certain | {name for name in top_level(imported_modules(path)) if name in HEAVY}
 
 
 def test_everything_imported_is_declared() -> None:
@@ -123,8 +122,7 @@ def test_torch_stays_in_its_folders() -> None:
 
 def test_nothing_unpickles() -> None:
     banned = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
-    found = [path for path in source_files(*PACKAGES) if top_level(imported_modules(path)) & banned]
-    assert not found
+    assert not [path for path in source_files(*PACKAGES) if top_level(imported_modules(path)) & banned]
 
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "server/pyproject.toml"])

@@ -73,8 +73,7 @@ def test_the_default_bundle_and_a_clip_to_try_are_in_the_device_wheel(wheels: di
     with zipfile.ZipFile(wheels["idiolect"]) as archive:
         assert 1_000 < archive.getinfo("device_sdk/audio/sample.ogg").file_size < 40_000
         held = {Path(file).name for file in archive.namelist() if file.startswith("device_sdk/bundle/default/")}
-    folder = ROOT / "device_sdk" / "bundle" / "default"
-    assert held == {path.name for path in folder.glob("*") if path.is_file()}
+    assert held == {path.name for path in (ROOT / "device_sdk" / "bundle" / "default").glob("*") if path.is_file()}
 
 
 def test_the_servers_source_archive_is_whole(wheels: dict[str, Path], tmp_path: Path) -> None:

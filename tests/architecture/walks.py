@@ -62,8 +62,7 @@ class Tracer:
 def _callers(frame: FrameType) -> list[str]:
     """Files of the project on the stack above a frame, the nearest first, each time in a row once, without its own."""
     paths = (above.f_code.co_filename for above, _ in walk_stack(frame))
-    files = [_relative(path) for path in paths if path.startswith(FOLDERS)]
-    return [file for file, _ in groupby(files)][1:]
+    return [file for file, _ in groupby(_relative(path) for path in paths if path.startswith(FOLDERS))][1:]
 
 
 def _relative(path: str) -> str:

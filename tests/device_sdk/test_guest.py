@@ -193,8 +193,7 @@ def test_steps_that_harm_what_is_withheld_are_taken_back(tmp_path: Path, tiny_bu
 
 
 def test_what_is_withheld_is_never_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    guard = GuardSettings(withhold=3, capacity=2)
-    with Device.open(tmp_path, KEY, tiny_bundle, replace(STILL, guard=guard)) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, replace(STILL, guard=GuardSettings(withhold=3, capacity=2))) as device:
         for seed in range(9):
             tell(device, seed)
         ids = [each.utterance_id for each in device.remembered()]

@@ -57,8 +57,7 @@ def test_a_life_in_counts_and_times(tmp_path: Path, tiny_bundle: Bundle, caplog:
 
 
 def test_every_logger_is_the_modules_own() -> None:
-    sources = Path(__file__).parents[2] / "device_sdk"
-    for path in sources.rglob("*.py"):
+    for path in (Path(__file__).parents[2] / "device_sdk").rglob("*.py"):
         for name in re.findall(r"getLogger\((.*?)\)", path.read_text("utf-8")):
             assert name == "__name__", path
 

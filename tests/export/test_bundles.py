@@ -94,8 +94,7 @@ def test_shapes_of_no_architecture_are_refused() -> None:
 
 def write_run(folder: Path) -> Path:
     folder.mkdir(parents=True)
-    weights = tiny_weights(PRESETS["tiny"])
-    (folder / "weights.safetensors").write_bytes(weight_files.serialize(weights))
+    (folder / "weights.safetensors").write_bytes(weight_files.serialize(tiny_weights(PRESETS["tiny"])))
     (folder / "tokenizer.model").write_bytes(tiny_tokenizer(PRESETS["tiny"].pieces))
     (folder / "words.txt").write_text(tiny_words().text())
     training = {"command": "idiolect train rnnt --text /home/me/a.txt", "data": ["fsdd:/data/of/me/x"]}

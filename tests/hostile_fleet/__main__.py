@@ -167,8 +167,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
 
 def _line(name: str, found: float, sign: str, target: float) -> dict[str, Any]:
     """One line of the outcome. found: the figure; target: what it must be."""
-    holds = HOLDS[sign](found, target)
-    return {"name": name, "found": round(found, 1), "target": f"{sign} {target:g}", "holds": holds}
+    return {"name": name, "found": round(found, 1), "target": f"{sign} {target:g}", "holds": HOLDS[sign](found, target)}
 
 
 def _finish(server: OperatedServer, seconds: float = 120.0) -> None:

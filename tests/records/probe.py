@@ -122,10 +122,9 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def _device(folder: Path | None = None, key: int = 0) -> Iterator[sdk.Device]:
-    settings = sdk.DeviceSettings(bounds=BOUNDS)
     with (
         tempfile.TemporaryDirectory() as fresh,
-        sdk.Device.open(folder or fresh, bytes([key] * 32), settings=settings) as device,
+        sdk.Device.open(folder or fresh, bytes([key] * 32), settings=sdk.DeviceSettings(bounds=BOUNDS)) as device,
     ):
         yield device
 

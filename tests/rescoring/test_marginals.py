@@ -11,8 +11,7 @@ from rescoring import marginals
 
 
 def distributions(size: int) -> st.SearchStrategy[Any]:
-    weights = hnp.arrays(np.float64, size, elements=st.floats(1e-3, 1.0))
-    return weights.map(lambda values: values / values.sum())
+    return hnp.arrays(np.float64, size, elements=st.floats(1e-3, 1.0)).map(lambda values: values / values.sum())
 
 
 def counts(size: int) -> st.SearchStrategy[Any]:
@@ -62,8 +61,7 @@ def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
 
 @given(distributions(6), counts(6), st.none() | distributions(6), st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 3))
 def test_what_a_device_refreshes_is_the_same(u: Any, found: Any, q: Any, alpha: float, beta: float, lam: float) -> None:
-    personal = marginals.personal_unigram(found, u, 3.0)
-    expected = marginals.interpolated_marginal(u, q, personal, alpha, beta)
+    expected = marginals.interpolated_marginal(u, q, marginals.personal_unigram(found, u, 3.0), alpha, beta)
     refreshed = marginals.refreshed_marginal(found, u, q, alpha, beta, 3.0)
     np.testing.assert_allclose(refreshed, expected)
     np.testing.assert_allclose(

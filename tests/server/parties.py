@@ -196,8 +196,7 @@ class Operator:
         return self._checked(self.http.request("POST", self.url + path, headers=HEADERS, **content))
 
     def open(self, **settings: Any) -> str:
-        plan = {"marginals": {"epsilon": NO_NOISE}} | settings
-        return str(self.post("rounds", json={"settings": plan})["id"])
+        return str(self.post("rounds", json={"settings": {"marginals": {"epsilon": NO_NOISE}} | settings})["id"])
 
     def close(self, round_id: str) -> dict[str, Any]:
         return self.post(f"rounds/{round_id}/close")

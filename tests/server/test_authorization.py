@@ -80,8 +80,7 @@ def expected(caller: Caller, kind: str) -> tuple[int, str] | None:
         case Caller.DEVICE:
             return {"device": None, "revoked device": (403, "device_revoked")}.get(kind, (401, "unsigned"))
         case Caller.SIGNED_IN:
-            good = kind in STAFF and kind != "revoked operator"
-            return None if good else (303, "/dashboard/sign-in")
+            return None if kind in STAFF and kind != "revoked operator" else (303, "/dashboard/sign-in")
     if kind not in STAFF:
         return (401, "bad_token")
     if kind == "revoked operator":

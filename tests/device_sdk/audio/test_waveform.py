@@ -94,8 +94,7 @@ def test_any_chunking_gives_the_same_samples(rate, length, cuts):
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
 def test_a_tone_stays_a_tone(rate):
-    tone = np.sin(2 * np.pi * 440 * np.arange(rate) / rate).astype(np.float32)
-    found = Resampler(rate).feed(tone, last=True)
+    found = Resampler(rate).feed(np.sin(2 * np.pi * 440 * np.arange(rate) / rate).astype(np.float32), last=True)
     expected = np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
     np.testing.assert_allclose(found[500:-500], expected[500:-500], atol=1e-3)
 

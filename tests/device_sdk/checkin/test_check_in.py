@@ -100,8 +100,7 @@ def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: 
     with Device.open(tmp_path / "new", KEY, tiny_bundle) as device:
         taught(device)
         assert device.check_in(server.url, ENROLMENT).sent == ()
-    silent = DeviceSettings(share_marginals=False, share_deltas=False)
-    with opened(tmp_path / "silent", tiny_bundle, silent) as device:
+    with opened(tmp_path / "silent", tiny_bundle, DeviceSettings(share_marginals=False, share_deltas=False)) as device:
         taught(device)
         assert device.check_in(server.url, ENROLMENT).sent == (), "the app does not offer it"
 

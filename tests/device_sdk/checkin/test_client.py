@@ -101,8 +101,7 @@ def test_signed_requests_can_be_verified(who: identity.Identity) -> None:
     assert request.headers[signing.DEVICE] == "device-1"
     digest, stamp = sha256(request.content).hexdigest(), int(request.headers[signing.TIMESTAMP])
     assert request.headers[signing.BODY_DIGEST] == digest
-    nonce = request.headers[signing.NONCE]
-    message = signing.signed_digest("POST", request.url.path, "round-3", digest, nonce, stamp)
+    message = signing.signed_digest("POST", request.url.path, "round-3", digest, request.headers[signing.NONCE], stamp)
     public = Ed25519PublicKey.from_public_bytes(base64.b64decode(who.public_key))
     public.verify(base64.b64decode(request.headers[signing.SIGNATURE]), message)
     assert client.bytes_up == len(report.body) and client.bytes_down > 0

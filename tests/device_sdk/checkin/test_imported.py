@@ -51,5 +51,4 @@ def test_an_imported_model_lives_the_whole_life(family: str, imported: dict[str,
         with Device.open(state, KEY, bundle, replace(CALM, precision="int8"), trusted_root=fleet.root) as device:
             assert device.model_version == "everything"
             assert all((device.student.weights[name] == array).all() for name, array in local.items())
-            again = device.recognize(clips()[0], 16_000)
-            assert again.nbest and heard.nbest and device.learned().delta_reports == 1
+            assert device.recognize(clips()[0], 16_000).nbest and heard.nbest and device.learned().delta_reports == 1

@@ -21,8 +21,7 @@ FAMILIES = pytest.mark.parametrize(
 
 def chunked(waveform, cuts, family=NEMO):
     remainder, parts = Remainder(np.zeros(0, np.float32)), []
-    bounds = [0, *sorted(min(cut, len(waveform)) for cut in cuts), len(waveform)]
-    for begin, end in itertools.pairwise(bounds):
+    for begin, end in itertools.pairwise([0, *sorted(min(cut, len(waveform)) for cut in cuts), len(waveform)]):
         found, remainder = frames(waveform[begin:end], remainder, family)
         parts.append(found)
     return np.concatenate([*parts, flush(remainder, family)])

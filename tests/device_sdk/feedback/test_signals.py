@@ -141,8 +141,7 @@ def test_costs_are_shares_and_their_mean_lies_between_them(said: list, texts: li
     assert found.dtype == np.float32 and found.shape == (len(texts),) and np.all((found >= 0) & (found <= 1))
     single = np.array([costs(each, texts, texts[0]) for each in parts(signal)])
     assert np.all((single.min(axis=0) - 1e-6 <= found) & (found <= single.max(axis=0) + 1e-6))
-    expected = float(posterior(scores[: len(texts)]) @ found)
-    assert found.min() - 1e-6 <= expected <= found.max() + 1e-6
+    assert found.min() - 1e-6 <= float(posterior(scores[: len(texts)]) @ found) <= found.max() + 1e-6
 
 
 @given(st.floats(0, 1), words.map(" ".join))

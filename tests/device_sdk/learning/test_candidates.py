@@ -116,8 +116,7 @@ def test_the_label_of_every_signal(signal, labels, expected: dict[str, float]) -
 
 def test_a_correction_weighs_as_supervision_and_nothing_else_labels() -> None:
     for weight, expected in ((0.25, [0.25]), (0.0, None)):
-        settings = LearningSettings(supervision_weight=weight, cost_weight=0.0)
-        _, loss = build(Corrected("a coffee with milk"), settings)
+        _, loss = build(Corrected("a coffee with milk"), LearningSettings(supervision_weight=weight, cost_weight=0.0))
         if expected is None:
             assert loss == "the feedback says nothing"
         else:

@@ -252,8 +252,7 @@ def test_gradients_come_back_and_are_dropped_with_their_base(tmp_path: Path, tin
 
 
 def test_gradients_are_dropped_where_the_user_no_longer_shares_them(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    shapes = tiny_bundle.architecture.parameter_shapes()
-    ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    ones = {name: np.ones(shape, np.float32) for name, shape in tiny_bundle.architecture.parameter_shapes().items()}
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
         device.agree("deltas")
         model_state = device._model_state

@@ -61,8 +61,7 @@ def test_no_more_is_kept_than_the_limit() -> None:
 
 
 def test_stored_is_read_back_sorted_and_without_what_the_list_has_now() -> None:
-    counts = {"zugzwang": 2, "cortado": 1, "light": 1}
-    content = to_bytes(counts)
+    content = to_bytes({"zugzwang": 2, "cortado": 1, "light": 1})
     assert content.index(b"cortado") < content.index(b"zugzwang")
     assert from_bytes(content, LIST) == {"zugzwang": 2, "cortado": 1} and from_bytes(None, LIST) == {}
 

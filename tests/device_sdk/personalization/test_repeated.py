@@ -171,8 +171,7 @@ def test_counts_are_mended_without_learning(tmp_path: Path, tiny_bundle: Bundle)
 
 
 def test_a_device_that_only_learns_counts_nothing(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    settings = DeviceSettings(use_marginals=False, share_marginals=False)
-    with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(use_marginals=False, share_marginals=False)) as device:
         heard = device.recognize(speech(1), 16_000).utterance_id
         device.feedback(heard, Semantics({"drink": "tea"}, SlotLexicon({"drink": ("coffee", "tea")})))
         assert device.learned().words == ()

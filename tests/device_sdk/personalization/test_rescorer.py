@@ -36,8 +36,7 @@ def rescorer(tiny_bundle: Bundle) -> Rescorer:
 
 
 def test_parts_and_total(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
-    rng = np.random.default_rng(0)
-    marginal = rng.dirichlet(np.ones(len(tiny_bundle.words)))
+    marginal = np.random.default_rng(0).dirichlet(np.ones(len(tiny_bundle.words)))
     factors = adaptation(marginal, tiny_bundle.background, WEIGHTS.marginal)
     found = rescorer.rescore(NBEST, marginal)
     assert [entry.score for entry in found] == sorted((entry.score for entry in found), reverse=True)

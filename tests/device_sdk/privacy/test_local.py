@@ -60,8 +60,7 @@ def test_shares_of_the_smallest_cohort_are_the_whole_noise(survivors: int) -> No
     total[7] -= 256 * survivors
     assert share_variance(plan) == -(-gaussian_variance(plan) // survivors)
     assert total.std() == pytest.approx(math.sqrt(gaussian_variance(plan)), rel=5 / math.sqrt(2 * words))
-    local = plan.model_copy(update={"trust": "local", "minimum_survivors": 1})
-    assert share_variance(local) == gaussian_variance(plan)
+    assert share_variance(plan.model_copy(update={"trust": "local", "minimum_survivors": 1})) == gaussian_variance(plan)
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

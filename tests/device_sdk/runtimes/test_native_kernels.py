@@ -150,8 +150,7 @@ def test_extremes_end_in_numbers_or_in_none(value: float) -> None:
 
 def test_bad_arguments_are_named(native: Any) -> None:
     architecture = shape((32, 32, 64))
-    weights = tiny_weights(architecture)
-    quick = begun(architecture, weights, "float32")
+    quick = begun(architecture, tiny_weights(architecture), "float32")
     for token in (-1, 64):
         with pytest.raises(IndexError, match=f"token {token}: expected 0 to 63"):
             quick.predict(np.array([token]), states(architecture, 1))

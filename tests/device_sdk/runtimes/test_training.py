@@ -78,8 +78,7 @@ def test_factors_of_another_shape_are_refused(tiny_bundle: Bundle) -> None:
     for name in trainable(tiny_bundle.architecture, "adapters"):
         (up, down), (out, width) = factor_names(name), parameters[name].shape
         parameters[up], parameters[down] = np.zeros((out, 3), np.float32), np.zeros((3, width), np.float32)
-    found = session.run(**arguments(tiny_bundle, parameters=parameters))
-    assert found.gradients["encoder.0.R.up"].shape == (128, 3)
+    assert session.run(**arguments(tiny_bundle, parameters=parameters)).gradients["encoder.0.R.up"].shape == (128, 3)
     for name, shape in (("encoder.0.R.down", (2, 32)), ("joiner.output.weight.up", (64,))):
         wrong = parameters | {name: np.zeros(shape, np.float32)}
         with pytest.raises(LearningError, match=rf"parameters: '{name}': found float32 {re.escape(str([*shape]))}"):

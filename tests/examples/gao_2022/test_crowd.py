@@ -62,8 +62,7 @@ def test_no_sentence_is_in_two_parts(experiment: Experiment) -> None:
 def test_holders_share_out_what_users_said(experiment: Experiment, holders: str, clients: int | None) -> None:
     users = experiment.parts("fr", 1).users
     expected = clients or {"users": len(users), "pairs": -(-len(users) // 2)}[holders]
-    recipe = Recipe("row", holders, federation("examples", 1, 1))  # type: ignore[arg-type]
-    population = experiment.population(recipe, "fr", 1)
+    population = experiment.population(Recipe("row", holders, federation("examples", 1, 1)), "fr", 1)
     assert len(population) == expected
     assert sum(population.examples(client) for client in range(expected)) == sum(map(len, users.values()))
 

@@ -108,8 +108,7 @@ def test_what_is_won_back() -> None:
     assert found["ordered"] == {"low": True, "middle": True}
     assert found["levels"]["low"]["recovered"] == pytest.approx(7.4 / 7.6)
     assert found["levels"]["middle"]["dim minus global"]["mean"] == pytest.approx(-10.7)
-    told = list(remarks({"findings": found, "rows": []}))
-    assert sum("dim instead of it" in line for line in told) == 2
+    assert sum("dim instead of it" in line for line in remarks({"findings": found, "rows": []})) == 2
     missed = findings(_document(paper | {"middle noise, dim": [30.0, 20.4]}))
     assert not missed["dim"]["holds"] and missed["dim"]["per_seed"][0] < 0.1
     assert findings(_document(paper | {"no noise, dim": [40.0, 40.0]}))["dim"]["recovered"] is None

@@ -179,8 +179,7 @@ def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances(way: st
     network, reference = fresh(sizes, clips, 3), fresh(sizes, clips, 3)
     _, about = together(network, clips, (2, 2, 1), sizes, 3, seed=1)
     assert about["rounds"] == 1 and about["passes"] == 1.0
-    features = torch.from_numpy(np.stack([clip.features for clip in clips]))
-    losses, _ = reference.losses(features, torch.full((5,), 2))
+    losses, _ = reference.losses(torch.from_numpy(np.stack([clip.features for clip in clips])), torch.full((5,), 2))
     base = {name: value.detach().numpy() for name, value in reference.named_parameters()}
     gradients = torch.autograd.grad(losses.mean(), list(reference.parameters()))
     minus = {name: -gradient.numpy() for name, gradient in zip(base, gradients, strict=True)}

@@ -67,8 +67,7 @@ def test_the_distribution_is_scipys(sigma: float) -> None:
     """By its inverse distribution function, and the mean of noisy feedback by the paper's."""
     expected = stats.truncnorm(0.0, 1.0 / sigma, scale=sigma)
     uniform = np.random.default_rng(5).random(100)
-    drawn = truncated_normal(sigma, 100, np.random.default_rng(5))
-    np.testing.assert_allclose(drawn, expected.ppf(uniform), rtol=1e-7)
+    np.testing.assert_allclose(truncated_normal(sigma, 100, np.random.default_rng(5)), expected.ppf(uniform), rtol=1e-7)
     generator, mu = np.random.default_rng(7), expected.mean()
     for cost in (False, True):
         mean = np.mean([noisy_cost(cost, sigma, generator) for _ in range(8000)])

@@ -42,8 +42,7 @@ def test_a_cohort_has_the_mean_of_its_devices_gradients(seed: int) -> None:
     expected = {name: np.zeros(shape) for name, shape in SHAPE.parameter_shapes().items()}
     for clip, objective in zip(features, objectives, strict=True):
         weights, costs, scale = objective.weights.tolist(), objective.costs.tolist(), objective.cost_scale
-        own = loss_and_gradients(SHAPE, parameters, clip, objective.hypotheses, weights, costs, scale)
-        nll, cost, gradients = own
+        nll, cost, gradients = loss_and_gradients(SHAPE, parameters, clip, objective.hypotheses, weights, costs, scale)
         expected_loss += (float(nll @ objective.weights) + objective.cost_scale * cost) / len(objectives)
         for name, value in gradients.items():
             expected[name] += value / len(objectives)
@@ -98,8 +97,7 @@ def test_a_list_does_not_depend_on_its_companions() -> None:
     generator = np.random.default_rng(3)
     network = RNNT(SHORT).eval().from_parameters(tiny_weights(SHORT, 3))
     features = [generator.normal(0, 1, (frames, 4)).astype(np.float32) for frames in (30, 12, 21)]
-    together = nbest(network, features, beam=4)
-    for clip, entries in zip(features, together, strict=True):
+    for clip, entries in zip(features, nbest(network, features, beam=4), strict=True):
         (alone,) = nbest(network, [clip], beam=4)
         assert [tokens for tokens, _ in alone] == [tokens for tokens, _ in entries]
         np.testing.assert_allclose([s for _, s in alone], [s for _, s in entries], atol=1e-4)

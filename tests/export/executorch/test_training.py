@@ -72,8 +72,7 @@ def test_the_torch_source_is_the_onnx_graph_however_padded():
     with torch.no_grad():
         likelihoods, cost, *gradients = step(*(torch.from_numpy(np.array(each)) for each in inputs))
     named = dict(zip(SMALL.parameter_shapes(), (each.numpy() for each in gradients), strict=True))
-    found = Gradients(likelihoods.numpy()[: len(hypotheses)], float(cost), named)
-    assert compare(found, expected) < 1e-5
+    assert compare(Gradients(likelihoods.numpy()[: len(hypotheses)], float(cost), named), expected) < 1e-5
 
 
 @given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=5), st.integers(0, 3))

@@ -23,8 +23,7 @@ def model() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def session(model: LanguageModel) -> onnxruntime.InferenceSession:
-    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
-    graph = language_model_graph(parameters, SHAPE, "digest")
+    graph = language_model_graph({name: value.numpy() for name, value in model.state_dict().items()}, SHAPE, "digest")
     return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
 
@@ -40,8 +39,7 @@ def test_parity_with_torch(model, session, batch, length):
 
 
 def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntime.InferenceSession) -> None:
-    words = np.array([[30, 3, 5, 7]])
-    rows, targets = np.repeat(words, 31, axis=0), np.repeat(np.arange(31)[:, None], 4, axis=1)
+    rows, targets = np.repeat(np.array([[30, 3, 5, 7]]), 31, axis=0), np.repeat(np.arange(31)[:, None], 4, axis=1)
     (table,) = session.run(None, {"words": rows, "targets": targets})
     np.testing.assert_allclose(np.exp(table.astype(np.float64)).sum(axis=0), 1.0, atol=1e-5)
     changed = rows.copy()

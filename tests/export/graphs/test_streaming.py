@@ -33,8 +33,7 @@ def network(request):
 
 def run(network, build, inputs):
     sizes = network.architecture
-    session = open_session(build(sizes), build.__name__, pack(sizes, network.to_parameters()), sizes)
-    return session.run(None, inputs)
+    return open_session(build(sizes), build.__name__, pack(sizes, network.to_parameters()), sizes).run(None, inputs)
 
 
 @torch.no_grad()
@@ -59,8 +58,7 @@ def test_prediction_steps_are_the_networks(network):
     for column in [np.zeros(3, np.int64), *tokens.T]:
         predicted, h, c = run(network, streaming.predictor, {"tokens": column, "h": h, "c": c})
         steps.append(predicted)
-    expected = network.predict(torch.from_numpy(tokens)).numpy()
-    np.testing.assert_allclose(np.stack(steps, axis=1), expected, atol=1e-5)
+    np.testing.assert_allclose(np.stack(steps, axis=1), network.predict(torch.from_numpy(tokens)).numpy(), atol=1e-5)
 
 
 Float = NDArray[np.float64]
@@ -131,8 +129,7 @@ def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
         # A state on the edge of a grid cell may step over.
         np.testing.assert_allclose(found[1][layer], below, atol=2e-2)
         np.testing.assert_allclose(found[2][layer], cells, atol=2e-2)
-    expected = unit(found[1][-1]) @ case.matrix("joiner.predictor.weight").T
-    np.testing.assert_allclose(found[0], expected, atol=1e-4)
+    np.testing.assert_allclose(found[0], unit(found[1][-1]) @ case.matrix("joiner.predictor.weight").T, atol=1e-4)
     for row in range(5):
         alone = session.run(None, {"tokens": tokens[row : row + 1], "h": h[:, row : row + 1], "c": c[:, row : row + 1]})
         np.testing.assert_allclose(alone[0][0], found[0][row], atol=1e-5)
@@ -146,5 +143,4 @@ def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[i
     (found,) = case.session(streaming.joiner).run(None, inputs)
     logits = unit(np.tanh(encoded + predicted)).reshape(len(found), -1) @ case.matrix("joiner.output.weight").T
     logits += case.weights["joiner.output.bias"]
-    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(found, logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), atol=1e-4)

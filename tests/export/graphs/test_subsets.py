@@ -59,8 +59,7 @@ def test_inputs_are_in_the_canonical_order(subset: Subset) -> None:
 def session(architecture: Architecture, subset: Subset) -> tuple[TrainingSession, Recorded | None]:
     layers = frozen(architecture, subset)
     beneath = Recorded(frozen_layers(architecture, layers), "test", architecture, layers) if layers else None
-    graph = training(architecture, subset)
-    return TrainingSession(graph=graph, architecture=architecture, beneath=beneath), beneath
+    return TrainingSession(graph=training(architecture, subset), architecture=architecture, beneath=beneath), beneath
 
 
 def objectives(hypotheses: list[Tokens], kind: str, rng: np.random.Generator) -> Objective:
@@ -118,8 +117,7 @@ def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, 
     expected_by = {name: sum(w * part[name] for w, part in zip(share, parts, strict=True)) for name in found.gradients}
     error = {name: value - expected_by[name] for name, value in found.gradients.items()}
     terms = np.abs(loss.weights) + loss.cost_scale * posterior * (expected + loss.costs)
-    whole = sum(term * norm(part) for term, part in zip(terms, parts, strict=True))
-    assert norm(error) <= 1e-5 * whole
+    assert norm(error) <= 1e-5 * sum(term * norm(part) for term, part in zip(terms, parts, strict=True))
 
 
 @pytest.mark.parametrize(("subset", "layers"), [("top", Frozen(2)), ("joint", Frozen(3, True))])

@@ -49,13 +49,11 @@ def test_loss_and_gradients_agree_with_the_naive_recursion(seed, size, width, mo
     (encoded, predicted, weight, bias), (tokens, frames, lengths) = problem(seed, size, width, most, 5, pieces)
     shares = torch.linspace(-1.0, 2.0, size, dtype=torch.float64)
     found = rnnt_loss(encoded, predicted, weight, bias, tokens, frames, lengths)
-    logits = torch.tanh(encoded[:, :, None] + predicted[:, None]) @ weight.T + bias
-    expected = naive(logits, tokens, frames, lengths)
+    expected = naive(torch.tanh(encoded[:, :, None] + predicted[:, None]) @ weight.T + bias, tokens, frames, lengths)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     inputs = (encoded, predicted, weight, bias)
     ours = torch.autograd.grad((found * shares).sum(), inputs)
-    theirs = torch.autograd.grad((expected * shares).sum(), inputs)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other in zip(ours, torch.autograd.grad((expected * shares).sum(), inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
@@ -81,8 +79,7 @@ def test_the_loss_of_logits_agrees_too(seed: int, size: int, width: int, most: i
 
 def test_the_gradient_to_logits_is_taken_once() -> None:
     _, (tokens, frames, lengths) = problem(2, 2, 5, 3, 1, 6)
-    logits = torch.randn(2, 5, 4, 6, requires_grad=True)
-    loss = rnnt_loss_of_logits(logits, tokens, frames, lengths).sum()
+    loss = rnnt_loss_of_logits(torch.randn(2, 5, 4, 6, requires_grad=True), tokens, frames, lengths).sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="inplace"):
         loss.backward()
@@ -90,8 +87,7 @@ def test_the_gradient_to_logits_is_taken_once() -> None:
 
 def test_a_lattice_of_long_speech_stays_exact() -> None:
     """600 frames with blanks of thousands of nats in all, against the recursion over single cells."""
-    generator = torch.Generator().manual_seed(4)
-    blank, emit = -30.0 * torch.rand(2, 2, 600, 13, generator=generator, dtype=torch.float64)
+    blank, emit = -30.0 * torch.rand(2, 2, 600, 13, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     frames, lengths = torch.tensor([600, 420]), torch.tensor([12, 7])
     losses, _, _ = lattice(blank, emit, frames, lengths)
     for row, (t, u) in enumerate(zip(frames.tolist(), lengths.tolist(), strict=True)):
@@ -116,8 +112,7 @@ def test_faster_settings_stay_close(dtype: torch.dtype, pruning: float, toleranc
     frames += 60 - frames.clamp(max=60)
     exact = torch.autograd.grad(rnnt_loss(*parameters, tokens, frames, lengths).sum(), parameters)
     rough = [value.detach().float().requires_grad_() for value in parameters]
-    given_losses = rnnt_loss(*rough, tokens, frames, lengths, dtype=dtype, pruning=pruning)
-    found = torch.autograd.grad(given_losses.sum(), rough)
+    found = torch.autograd.grad(rnnt_loss(*rough, tokens, frames, lengths, dtype=dtype, pruning=pruning).sum(), rough)
     joined, other = (np.concatenate([g.double().numpy().ravel() for g in side]) for side in (exact, found))
     assert np.linalg.norm(joined - other) / np.linalg.norm(joined) < tolerance
 

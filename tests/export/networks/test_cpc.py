@@ -50,8 +50,7 @@ def test_infonce_is_the_paper_s_formula() -> None:
 
 @pytest.mark.parametrize("length", [2, 3, 40])
 def test_negatives_are_other_frames_of_the_same_utterance(length: int) -> None:
-    made = network(Contrast(3, 200))
-    chosen = made.candidates(torch.tensor([length, 40]), 40, torch.Generator().manual_seed(0))
+    chosen = network(Contrast(3, 200)).candidates(torch.tensor([length, 40]), 40, torch.Generator().manual_seed(0))
     assert (chosen[0, :length, 0] == torch.arange(length)).all()
     others = chosen[0, :length, 1:]
     assert (others != torch.arange(length)[:, None]).all()

@@ -54,8 +54,7 @@ def test_losses_are_sums_over_paths(norm: str) -> None:
     features, frames = torch.randn(1, 13, 80), torch.tensor([13])
     probabilities, total = made(features, frames)[0].exp().detach().numpy().astype(np.float64), 0.0
     for path in np.ndindex(*[4] * probabilities.shape[0]):
-        merged = [t for i, t in enumerate(path) if t and (i == 0 or path[i - 1] != t)]
-        if merged == [2, 2, 1]:
+        if [t for i, t in enumerate(path) if t and (i == 0 or path[i - 1] != t)] == [2, 2, 1]:
             total += math.prod(probabilities[i, t] for i, t in enumerate(path))
     found = made.losses(features, frames, torch.tensor([[2, 2, 1]]), torch.tensor([3]))
     assert float(found.detach()) == pytest.approx(-math.log(total), rel=1e-4)

@@ -74,8 +74,7 @@ def test_weighted_mean_against_float64(count: int) -> None:
         assert len(state.waiting) < UPDATES
     assert (state.reports, state.weight) == (count, weights.sum())
     expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
-    error = np.linalg.norm(finish(state)["w"] - expected) / np.linalg.norm(expected)
-    assert error < 1e-6
+    assert np.linalg.norm(finish(state)["w"] - expected) / np.linalg.norm(expected) < 1e-6
 
 
 def test_fixed_denominator_and_empty_sum() -> None:
@@ -145,8 +144,7 @@ def test_device_by_device(count: int, block: int, shared: float, monkeypatch: py
     monkeypatch.setattr(robust, "BLOCK_BYTES", block)
     rows = np.random.default_rng(count).normal(shared, 1.0, size=(count, 10)).astype(np.float32)
     for share in (0.0, 0.2, 0.4):
-        dropped = min(math.ceil(share * count), (count - 1) // 2)
-        expected = mean_of_those_that_agree(rows.astype(np.float64), dropped)
+        expected = mean_of_those_that_agree(rows.astype(np.float64), min(math.ceil(share * count), (count - 1) // 2))
         assert mean_of(rows, share) == pytest.approx(expected, abs=1e-6)
 
 

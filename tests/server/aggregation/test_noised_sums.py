@@ -53,8 +53,7 @@ def released(blobs: BlobStore, contributions: list[Any], settings: RoundSettings
     lineage, row = Lineage(base, None, 0), SimpleNamespace(number=1, eligible=None)  # type: ignore[arg-type]
     made = release_deltas(blobs, settings, contributions, lineage, row, None, LocalWorkers(blobs), key)  # type: ignore
     assert made.stored is not None
-    weights = parse_weights(blobs.get(model_registry.blob_name(made.stored.sha256)))
-    return float(weights[NAME][0]) * (settings.goal or 1)
+    return float(parse_weights(blobs.get(model_registry.blob_name(made.stored.sha256)))[NAME][0]) * (settings.goal or 1)
 
 
 def test_one_device_more_moves_a_noised_sum_by_its_bound_whatever_the_others_sent(tmp_path: Path) -> None:
@@ -135,8 +134,7 @@ def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(values, clip_n
 def summed(deltas: list[Delta], grid: deltas.Grid) -> deltas.DeltaSum:
     blobs = Memory({f"deltas/r1/{number}": save(delta) for number, delta in enumerate(deltas)})
     accepted = [Accepted(name, sha256(content).hexdigest(), 1.0) for name, content in blobs.items()]
-    folded = LocalWorkers(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid))  # type: ignore[arg-type]
-    return merge_all(folded, SHAPES, grid)
+    return merge_all(LocalWorkers(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid)), SHAPES, grid)
 
 
 class Memory(dict[str, bytes]):

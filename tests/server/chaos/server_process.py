@@ -17,10 +17,8 @@ def buckets(words: int, values: int) -> InitialModel:
 def serve(folder: str, database: str, words: str, values: str) -> None:
     """What the process runs."""
     from server.serve import run
-    from server.settings import Rate, Rates
 
-    at_once = Rates(address=Rate(1e6, 1e6), device=Rate(1e6, 1e6))
-    own = settings(Path(folder), database=database, rates=at_once)
+    own = settings(Path(folder), database=database)
     run(own, buckets(int(words), int(values)), host="127.0.0.1", port=0, ready_file=Path(folder) / "ready.json")
 
 

@@ -34,8 +34,7 @@ def check_books(database: Database, folder: Path, fleet: Fleet) -> None:
         for round_id in fleet.versions:
             row = connection.execute(select(rounds).where(rounds.c.id == round_id)).one()
             assert (row.state, row.marginals_reports, row.deltas_reports) == ("published", devices, devices)
-            counts = np.frombuffer(drawn[round_id, "marginals"].counts, "<i8") / FIXED_POINT
-            assert counts.tolist() == [1.0] * devices
+            assert (np.frombuffer(drawn[round_id, "marginals"].counts, "<i8") / FIXED_POINT).tolist() == [1.0] * devices
             moved = _weights(connection, blobs, row.model_version) - _weights(connection, blobs, row.base_model)
             assert np.allclose(moved * devices / DELTA, 1.0, rtol=0, atol=1e-3)
         keys = list(connection.execute(select(release_keys)))

@@ -156,8 +156,7 @@ class Fleet:
         """Someone on the way sends a request again as it was; an exact copy never counts."""
         if not self.wire:
             return
-        sending = self.dice.choice(self.wire)
-        answer = self.world.send(sending)  # what was dropped on its way may arrive now
+        answer = self.world.send(self.dice.choice(self.wire))  # what was dropped on its way may arrive now
         assert answer.status in {200, 401, *FINAL}, answer
 
     def repeat(self) -> None:

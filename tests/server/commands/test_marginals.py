@@ -38,8 +38,7 @@ def lifted(run: Run, tmp_path: Path) -> tuple[int, np.ndarray[Any, Any]]:
 def test_what_is_pulled_is_pushed_bit_for_bit(run: Run, lifted, tmp_path: Path) -> None:
     version, probabilities = lifted
     file = tmp_path / "current.json"
-    said = run(marginals.app, "pull", str(file))
-    assert f"marginals {version}: {len(probabilities)} words" in said
+    assert f"marginals {version}: {len(probabilities)} words" in run(marginals.app, "pull", str(file))
     content = json.loads(file.read_text())
     assert content["probabilities"] == probabilities.tolist()
     assert (content["version"], content["note"]) == (version, "lifted (pushed by bootstrap)")

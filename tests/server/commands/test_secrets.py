@@ -119,8 +119,7 @@ def test_a_schema_of_a_newer_server_is_told_in_one_error(tmp_path: Path, tiny_bu
         session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")
     own.close()
     more = {"IDIOLECT_ENROLMENT_TOKEN": TOKENS[0], "IDIOLECT_OPERATOR_TOKEN": TOKENS[1]}
-    serve = ("serve", "--bundle", str(tiny_bundle.path), "--port", "0")
-    for words in (serve, ("backup", str(tmp_path / "saved.tar"))):
+    for words in (("serve", "--bundle", str(tiny_bundle.path), "--port", "0"), ("backup", str(tmp_path / "saved.tar"))):
         found = ran(tmp_path, *words, "--database", place, "--blobs", str(tmp_path / "blobs"), **more)
         told = " ".join((found.stdout + found.stderr).replace("│", " ").split())
         assert found.returncode not in (0, -9), told

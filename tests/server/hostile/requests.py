@@ -50,8 +50,7 @@ class Sender:
         """(status, body) of the answer. A connection that the server ended is opened again."""
         headers = dict(thrown.headers)
         if thrown.sign:
-            path = urlsplit(thrown.target).path
-            headers |= self._party.headers(thrown.method, path, thrown.round_id, thrown.body)
+            headers |= self._party.headers(thrown.method, urlsplit(thrown.target).path, thrown.round_id, thrown.body)
         for _ in range(3):
             try:
                 self._line.request(thrown.method, thrown.target, thrown.body or None, headers)

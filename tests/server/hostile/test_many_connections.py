@@ -29,8 +29,7 @@ def serve(folder: str) -> None:
     from tests.server.chaos.server_process import buckets
     from tests.server.parties import settings
 
-    ready = Path(folder) / "ready.json"
-    run(settings(Path(folder)), buckets(40, VALUES), host="127.0.0.1", port=0, ready_file=ready)
+    run(settings(Path(folder)), buckets(40, VALUES), host="127.0.0.1", port=0, ready_file=Path(folder) / "ready.json")
 
 
 @pytest.fixture
@@ -175,8 +174,7 @@ def test_a_body_for_a_round_that_does_not_take_it_is_not_waited_for(server: Host
             while not answer.endswith(b"}") and (chunk := line.recv(4096)):
                 answer += chunk
         assert answer, "the server waits for a body that it will refuse"
-        code = json.loads(answer.partition(b"\r\n\r\n")[2])["code"]
-        assert (status_of(answer), code) == expected
+        assert (status_of(answer), json.loads(answer.partition(b"\r\n\r\n")[2])["code"]) == expected
 
 
 def test_one_address_has_its_share_of_the_connections_and_a_proxied_fleet_all(server: HostileServer) -> None:

@@ -123,8 +123,7 @@ def test_gaussian_rounds_add_up(operator: Operator, device: Party) -> None:
         counts, _, variance = released(operator, number)
         assert variance == pytest.approx(number * mechanism["scale"] ** 2)
         assert counts[3] / FIXED_POINT == pytest.approx(number, abs=6 * variance**0.5)
-    line = operator.get("privacy")["streams"]["marginals"]
-    assert 400 < line["epsilon"] < 800
+    assert 400 < operator.get("privacy")["streams"]["marginals"]["epsilon"] < 800
 
 
 @pytest.mark.parametrize(

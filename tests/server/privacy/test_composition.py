@@ -56,8 +56,7 @@ def outputs(charge: Charge, shift: int, half: int = 300) -> np.ndarray:
 @pytest.mark.parametrize("charge", [laplace(0.8, 2), laplace(2.0, 2, 3), gaussian(3.0, 2), gaussian(5.0, 2, 4)])
 def test_two_words_against_the_whole_joint_distribution(charge: Charge) -> None:
     """Every outcome of two noised counts, summed: equation 7 of Liu & Peng 2020 at the epsilon that is stated."""
-    weight = int(charge.sensitivity)
-    pair = [np.outer(outputs(charge, shift), outputs(charge, shift)).ravel() for shift in (0, weight)]
+    pair = [np.outer(outputs(charge, shift), outputs(charge, shift)).ravel() for shift in (0, int(charge.sensitivity))]
     delta = 1e-4
     epsilon, _ = compose(Spent({charge: 1}), delta)
     assert smallest_delta(*pair, epsilon) <= delta
@@ -185,8 +184,7 @@ def test_epsilon_grows_smoothly_with_the_rounds(name: str) -> None:
     """No jump where sums take the place of distributions: a round costs no more than the first one did."""
     charge = CHARGES[name]
     found = [compose(Spent({charge: rounds}), DELTA)[0] for rounds in ROUNDS]
-    steps = [after - before for before, after in pairwise(found[:4])]
-    assert all(0 < step < 0.01 * found[0] for step in steps), found
+    assert all(0 < after - before < 0.01 * found[0] for before, after in pairwise(found[:4])), found
     assert found == sorted(found)
     assert found[-1] < 6 * found[0], "six times the rounds cost less than six times as much"
 

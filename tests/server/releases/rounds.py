@@ -120,8 +120,7 @@ def published(service: Service, round_id: str) -> Published:
         weights = []
         for version in connection.execute(select(models.c.version).order_by(models.c.version)).scalars():
             model = find_model(connection, version)
-            content = service.blobs.get(blob_name(model.sha256))
-            weights.append((version, model.parent, model.teacher, content))
+            weights.append((version, model.parent, model.teacher, service.blobs.get(blob_name(model.sha256))))
         table = select(marginals.c.version, marginals.c.sha256, marginals.c.counts).order_by(marginals.c.version)
         charges = select(ledger.c.report_id, ledger.c.draw).order_by(ledger.c.report_id, ledger.c.draw)
         order = select(publications.c.kind, publications.c.version).order_by(publications.c.id)

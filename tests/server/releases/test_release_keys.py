@@ -122,8 +122,7 @@ def test_reports_that_change_under_way_are_not_released_by_the_old_key(service: 
 
     monkeypatch.setattr("server.rounds.advance.release_deltas", changing)
     go_on(service, closed[1])
-    found = published(service, closed[1])
-    assert len(calls) == 2 and charges(service) == [[1, 2]] * 3 and len(found.releases) == 2
+    assert len(calls) == 2 and charges(service) == [[1, 2]] * 3 and len(published(service, closed[1]).releases) == 2
 
 
 def test_what_the_database_refuses(service: Service, closed: tuple[Path, str]) -> None:

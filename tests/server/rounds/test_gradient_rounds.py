@@ -66,8 +66,7 @@ def test_encoded_deltas_move_the_model(http: Any, operator, device: Party, encod
     assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).json()["duplicate"]
     moved = weights_of(http, operator.close(round_id)["model_version"])
     for name, array in delta.items():
-        off = np.linalg.norm(moved[name] - initial().weights[name] - array) / np.linalg.norm(array)
-        assert off <= error + 1e-5
+        assert np.linalg.norm(moved[name] - initial().weights[name] - array) / np.linalg.norm(array) <= error + 1e-5
 
 
 def test_the_teacher_follows_at_its_interval_and_is_published_beside(http: Any, operator, device: Party) -> None:

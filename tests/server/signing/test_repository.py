@@ -99,8 +99,7 @@ def test_targets_are_what_was_published_and_say_what_is_current(registry: Regist
     assert found["models/second.safetensors"] == (digest, {"current": True, "teacher": "teacher-1"})
     assert found["models/teacher-1.safetensors"] == (teacher, None) and found["models/base-1.safetensors"][1] is None
     assert found["marginals/0.float64"][1] == {"current": True, "words_digest": DIGEST}
-    background = initial().background.astype("<f8").tobytes()
-    assert found["marginals/0.float64"][0] == sha256(background).hexdigest()
+    assert found["marginals/0.float64"][0] == sha256(initial().background.astype("<f8").tobytes()).hexdigest()
     assert targets.targets["marginals/0.float64"].length == 8 * WORDS
     content = registry.blobs.get(f"models/{digest}.safetensors")
     targets.targets["models/second.safetensors"].verify_length_and_hashes(content)
@@ -120,8 +119,7 @@ def test_only_what_is_due_is_signed_and_versions_only_grow(registry: Registry) -
     third = registry.versions()
     assert third == (second[0] + 1, first[1] + 1, first[2] + 1)
     registry.clock[0] = NOW + 20 * DAY
-    fourth = registry.versions()
-    assert all(new > old for new, old in zip(fourth, third, strict=True))
+    assert all(new > old for new, old in zip(registry.versions(), third, strict=True))
     for signed in registry.read():
         assert signed.expires.timestamp() > registry.clock[0]
 
@@ -185,8 +183,7 @@ def test_a_new_root_is_taken_up_and_what_it_revokes_signs_no_more(registry: Regi
 
 def test_a_root_that_is_not_in_order_is_left_alone(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     before = registry.versions()
-    path = registry.keys / "server" / "roots" / "2.root.json"
-    path.write_bytes(b"{half")
+    (registry.keys / "server" / "roots" / "2.root.json").write_bytes(b"{half")
     assert registry.versions() == before and "the root before stays" in caplog.text and "2.root.json" in caplog.text
     assert registry.updates.document("2.root.json") is None
     with pytest.raises(ConfigurationError, match="cannot be read as a root"):

@@ -32,8 +32,7 @@ def test_the_migration_makes_the_metadata_and_unmakes_it(database: Database) -> 
         config = database.alembic_config(connection)
         for _ in range(2):
             assert set(inspect(connection).get_table_names()) == set(metadata.tables) | {"alembic_version"}
-            context = MigrationContext.configure(connection, opts={"compare_type": True})
-            assert compare_metadata(context, metadata) == []
+            assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata) == []
             command.downgrade(config, "base")
             assert inspect(connection).get_table_names() == ["alembic_version"]
             command.upgrade(config, "head")

@@ -51,8 +51,7 @@ def test_every_code_of_the_source_is_told() -> None:
         for code in codes(answer)
     }
     source = "".join(path.read_text() for path in (ROOT / "server").rglob("*.py"))
-    raised = re.findall(r'Refusal\(\s*([0-9]{3}),\s*"([a-z_]+)"', source)
-    found = {(int(status), code) for status, code in raised}
+    found = {(int(status), code) for status, code in re.findall(r'Refusal\(\s*([0-9]{3}),\s*"([a-z_]+)"', source)}
     assert len(found) > 40 and found - told <= {(403, "no_rule")}
 
 

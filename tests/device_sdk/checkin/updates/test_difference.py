@@ -35,8 +35,7 @@ def test_any_bits_come_back(pairs: list[tuple[int, int]], cut: int) -> None:
 def test_files_of_many_blocks_are_shorter(size: int) -> None:
     rng = np.random.default_rng(size)
     base = {"w": rng.standard_normal(size, dtype=np.float32), "still": np.ones(size, np.float32)}
-    moved = base | {"w": base["w"] + np.float32(1e-3) * rng.standard_normal(size, dtype=np.float32)}
-    content = save(moved)
+    content = save(base | {"w": base["w"] + np.float32(1e-3) * rng.standard_normal(size, dtype=np.float32)})
     made = make(base, content)
     assert apply(base, made, len(content)) == content
     if size > 1:
@@ -97,8 +96,7 @@ def test_a_file_longer_than_wanted_is_refused() -> None:
 
 def test_another_base_gives_another_file() -> None:
     base, content = small()
-    other = base | {"a": base["a"] + 1}
-    assert apply(other, make(base, content), len(content)) != content
+    assert apply(base | {"a": base["a"] + 1}, make(base, content), len(content)) != content
     with pytest.raises(ProtocolError, match="b: found"):
         apply({"a": base["a"], "c": base["b"]}, make(base, content), len(content))
     with pytest.raises(ProtocolError, match="b: found"):

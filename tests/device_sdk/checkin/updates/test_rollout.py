@@ -64,8 +64,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iter
     with running(folder, tiny_bundle, server_settings=settings) as fleet, ExitStack() as stack:
         devices = []
         for number, root in enumerate((None, fleet.root, None, fleet.root)):
-            device = Device.open(folder / f"d{number}", KEY, tiny_bundle, trusted_root=root)
-            devices.append(stack.enter_context(device))
+            devices.append(stack.enter_context(Device.open(folder / f"d{number}", KEY, tiny_bundle, trusted_root=root)))
         scene = Scene(fleet, devices, clock)
         assert scene.check_in() == [tiny_bundle.version] * 4
         yield scene

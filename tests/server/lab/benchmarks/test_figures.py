@@ -61,8 +61,7 @@ def test_the_loss_is_as_fast_as_it_should_be() -> None:
 
 
 def test_word_errors_are_compared(tiny_bundle: Bundle) -> None:
-    figures = decode.word_errors(tiny_bundle, open_corpus("made:heldout").first(2))
-    beam, pruned, *others, files, quick_files = figures
+    beam, pruned, *others, files, quick_files = decode.word_errors(tiny_bundle, open_corpus("made:heldout").first(2))
     assert (files.peer_value, quick_files.peer_value) == (beam.ours, others[0].ours)
     assert beam.peer == "unpruned" and beam.peer_value is not None
     assert pruned.ours == pytest.approx(beam.ours - beam.peer_value) and pruned.target == decode.PRUNED

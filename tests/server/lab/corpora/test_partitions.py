@@ -46,8 +46,7 @@ def test_how_many_speakers_a_device_has(name: str, most: int, items: list[Item],
 
 
 def test_chapters_are_in_the_order_of_their_numbers() -> None:
-    names = ("a-10-2", "a-9-11", "a-9-2", "b-1-1", "a-10-1")
-    items = [Item(name, name[0], 1.0, name.split("-")[1]) for name in names]
+    items = [Item(name, name[0], 1.0, name.split("-")[1]) for name in ("a-10-2", "a-9-11", "a-9-2", "b-1-1", "a-10-1")]
     assert speaker_silos(items) == {"a": ("a-9-2", "a-9-11", "a-10-1", "a-10-2"), "b": ("b-1-1",)}
 
 
@@ -79,8 +78,7 @@ def test_the_warm_up_has_the_busiest_speakers(items: list[Item]) -> None:
     speakers = {item.speaker for item in first}
     assert speakers.isdisjoint(item.speaker for item in rest) and len(first) >= len(items) / 2
     assert min(count[name] for name in speakers) >= max((count[item.speaker] for item in rest), default=0)
-    smallest = min(count[name] for name in speakers)
-    assert len(first) - smallest < len(items) / 2, "no speaker more than is needed"
+    assert len(first) - min(count[name] for name in speakers) < len(items) / 2, "no speaker more than is needed"
 
 
 @given(CORPORA, st.integers(0, 3))

@@ -23,8 +23,7 @@ def tone(path: Path, hertz: float, seconds: float = 0.5, rate: int = RATE, **how
 
 
 def librispeech(root: Path, part: str = "train-clean-100", first: int = 19) -> None:
-    other = first + 7
-    for speaker, chapter, hertz in ((first, "198", 200), (first, "1987", 300), (other, "495", 400)):
+    for speaker, chapter, hertz in ((first, "198", 200), (first, "1987", 300), (first + 7, "495", 400)):
         folder = root / part / str(speaker) / chapter
         tone(folder / f"{speaker}-{chapter}-0000.flac", hertz)
         (folder / f"{speaker}-{chapter}.trans.txt").write_text(f"{speaker}-{chapter}-0000 IT'S A TONE OF {hertz}\n")

@@ -55,8 +55,7 @@ def test_slots_need_labels_and_a_lexicon_and_figures_without_labels_are_null() -
     assert score(labelled, heard, None).slot_errors is None
     assert score(utterance("a small mocha"), heard, LEXICON).slot_errors is None
     assert score(labelled, heard, LEXICON).slot_errors == 1  # the drink was not asked for
-    evaluation = Evaluation((score(utterance(None), result("hello").nbest, None),))
-    assert evaluation.as_json() == {
+    assert Evaluation((score(utterance(None), result("hello").nbest, None),)).as_json() == {
         "wer": None,
         "slot_error": None,
         "oracle_wer": {"1": None, "4": None, "8": None},

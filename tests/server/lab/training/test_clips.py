@@ -111,8 +111,7 @@ def test_a_share_of_the_learning_rate_for_what_was_trained_before(tmp_path: Path
         task = cpc()
         before = {name: value.detach().clone() for name, value in task.module.named_parameters()}
         settings = Settings(Budget(steps=1), 1e-3, 0, bfloat16=False, weight_decay=0.0, shares=shares)
-        trainer = Trainer(task, ClipSampler(clips(), None, subsampling=3), settings, tmp_path / str(len(shares)))
-        trainer.epoch()
+        Trainer(task, ClipSampler(clips(), None, subsampling=3), settings, tmp_path / str(len(shares))).epoch()
         return {
             name: float((value.detach() - before[name]).abs().max()) for name, value in task.module.named_parameters()
         }

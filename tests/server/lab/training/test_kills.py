@@ -90,8 +90,7 @@ def test_kills_change_nothing(speech: Path, tmp_path: Path, points: int, steps: 
     draw = random.Random(points)
     killed: list[int] = []
     while len(killed) < points:
-        after = draw.randint(1, max(2, 2 * steps // points))
-        last = finish(speech, broken, steps, after, draw.uniform(0.0, 0.06))
+        last = finish(speech, broken, steps, draw.randint(1, max(2, 2 * steps // points)), draw.uniform(0.0, 0.06))
         if last is not None:
             killed.append(last)
         else:  # it got to the end: begin another

@@ -115,8 +115,7 @@ def test_observers_hear_of_steps_and_tensorboard_keeps_them(tmp_path: Path) -> N
         heard.append((step, progress, figures))
 
     with tensorboard(tmp_path / "events") as board:
-        settings = replace(SETTINGS, warmup=4)
-        Trainer(Regression(), Drawn(8), settings, tmp_path / "run", observers=(observe, board)).run()
+        Trainer(Regression(), Drawn(8), replace(SETTINGS, warmup=4), tmp_path / "run", observers=(observe, board)).run()
     steps = [(step, figures) for step, _, figures in heard if "learning_rate" in figures]
     assert [step for step, _ in steps] == list(range(1, 31))
     rates = [figures["learning_rate"] for _, figures in steps]

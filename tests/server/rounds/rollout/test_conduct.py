@@ -103,8 +103,7 @@ def test_a_good_model_goes_to_its_share_and_then_to_all(scene: Scene) -> None:
     assert scene.offered("control") == scene.offered("rollout") == {"v2"}
     assert found["note"].startswith(f"0 of {len(scene.arms['rollout'])} devices failed with it, 0 of ")
     assert found["arms"]["rollout"]["seen"] == len(scene.arms["rollout"])
-    history = scene.operator.get("models")["history"]
-    assert [entry["version"] for entry in history] == ["v2", "base-1"]
+    assert [entry["version"] for entry in scene.operator.get("models")["history"]] == ["v2", "base-1"]
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -35,8 +35,7 @@ class Member:
     def post(self, stage: str, message: Message | dict[str, Any]) -> Any:
         body = message.model_dump_json().encode() if isinstance(message, Message) else str(message).encode()
         self.sent.append(body)
-        path = f"/v1/rounds/{self.round_id}/aggregation{'/' * bool(stage)}{stage}"
-        return self.party.post(path, body, self.round_id)
+        return self.party.post(f"/v1/rounds/{self.round_id}/aggregation{'/' * bool(stage)}{stage}", body, self.round_id)
 
     def join(self) -> Any:
         return self.post("keys", self.participant.advertised)

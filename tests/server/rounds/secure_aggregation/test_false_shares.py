@@ -74,8 +74,7 @@ def test_one_false_share_spoils_nothing_and_names_nobody(fleet: Fleet) -> None:
 
 def deal_falsely(dealer: Member, to: list[Member]) -> None:
     """Shares that the dealer's secrets do not belong to, sealed as they should be for these holders."""
-    task = dealer.task()
-    message: Any = dealer.answer(task)
+    message: Any = dealer.answer(dealer.task())
     roster = dealer.participant.roster
     assert roster is not None
     digest, private = keys.roster_digest(roster), keys.load_private_key(dealer.participant.sharing)

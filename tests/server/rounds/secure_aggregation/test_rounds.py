@@ -46,8 +46,7 @@ class Server(Site):
 
     def members(self, count: int, *, size: int = 50, **changes: Any) -> list[Member]:
         """Devices that joined a new round."""
-        groups = {"size": size, "stage_seconds": 600}
-        return self.join(self.parties(count), groups=groups, **changes)
+        return self.join(self.parties(count), groups={"size": size, "stage_seconds": 600}, **changes)
 
 
 @pytest.fixture
@@ -98,10 +97,9 @@ def test_masked_vectors_are_counted_as_reports(server: Server) -> None:
     other = json.loads(members[0].sent[-1]) | {"masked": b64encode(bytes(4 * WORDS)).decode()}
     again = members[0].party.post(path, json.dumps(other).encode(), members[0].round_id)
     assert refusal(again) == (409, "message_conflict")
-    found = server.http.get("/metrics", headers=HEADERS).text
     counted = {
         line.split('outcome="')[1].split('"')[0]: float(line.split()[-1])
-        for line in found.splitlines()
+        for line in server.http.get("/metrics", headers=HEADERS).text.splitlines()
         if line.startswith("idiolect_reports_total{")
     }
     assert counted == {"accepted": 2.0, "duplicate": 1.0, "refused": 1.0}
@@ -179,8 +177,7 @@ def test_every_message_counts_once(server: Server) -> None:
             assert member.step() == stage
         assert StageReceipt.model_validate_json(members[0].post(stage, message).content).duplicate
     assert members[0].join().json()["duplicate"]
-    other = Member(members[0].party, members[0].round_id, members[0].vector)
-    assert refusal(other.join()) == (409, "message_conflict")
+    assert refusal(Member(members[0].party, members[0].round_id, members[0].vector).join()) == (409, "message_conflict")
     server.tick()
     server.operator.close(members[0].round_id)
     np.testing.assert_array_equal(server.released(members[0].round_id), added(members))
@@ -243,8 +240,7 @@ def test_malformed_messages_are_refused_and_the_device_may_try_again(server, sta
 
 def test_keys_are_checked_when_they_come(server: Server) -> None:
     members = server.members(2)
-    round_id = members[0].round_id
-    thief = Member(Party(server.http).enrol(), round_id, vectors(1)[0])
+    thief = Member(Party(server.http).enrol(), members[0].round_id, vectors(1)[0])
     own = thief.participant.advertised
     for changes, field in (
         ({"sharing_key": members[0].participant.advertised.sharing_key}, "sharing_key"),
@@ -265,8 +261,7 @@ def test_counts_in_the_clear_are_refused_and_masks_elsewhere(server: Server) -> 
     assert refusal(member.party.send_counts(member.round_id, {1: 1})) == (422, "bad_counts")
     server.operator.post(f"rounds/{member.round_id}/abandon")
     assert member.task().stage == "abandoned"
-    plain = server.operator.open()
-    assert refusal(Member(member.party, plain, member.vector).join()) == (409, "not_collected")
+    assert refusal(Member(member.party, server.operator.open(), member.vector).join()) == (409, "not_collected")
 
 
 def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -> None:

@@ -72,8 +72,7 @@ def test_a_round_is_the_weighted_mean_of_rounds_of_one_client(way: Way, weights:
         "word_error": deltas.cost_shares([each[n].wrong / each[n].counted for n, each in enumerate(scores)]),
     }[weights]
     assert shares.sum() == pytest.approx(1)
-    expected = {n: sum(share * delta[n] for share, delta in zip(shares, own, strict=True)) for n in own[0]}
-    close(move(given)[0], expected)
+    close(move(given)[0], {n: sum(share * delta[n] for share, delta in zip(shares, own, strict=True)) for n in own[0]})
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -115,8 +114,7 @@ def test_fedsgd_with_all_clients_is_one_big_batch_step(kind: str) -> None:
     run = engine(EngineSettings(cohort=SIZE, local=WHOLE, weighting="examples", optimizer=adam), task, held)
     before = init(run)
     after = apply(run, before)
-    loss = task.losses(task.network, together(held)).mean()
-    gradients = torch.autograd.grad(loss, list(task.network.parameters()))
+    gradients = torch.autograd.grad(task.losses(task.network, together(held)).mean(), list(task.network.parameters()))
     step = {name: -g.numpy() for (name, _), g in zip(task.network.named_parameters(), gradients, strict=True)}
     expected, _ = optimizers.apply(adam, before.optimizer, before.weights, step)
     close(expected, after.weights, 2e-5)
@@ -132,8 +130,7 @@ def test_noise_is_drawn_once_and_bound_to_what_it_hides() -> None:
     assert all((one[name] == add_noise(values, 0.5, KEY, 1)[name]).all() for name in values)
     changed = {**values, "b": values["b"] * np.float32(1.000001)}
     for hidden, key, number in ((changed, KEY, 1), (values, KEY, 2), (values, b"k" * 32, 1)):
-        other = add_noise(hidden, 0.5, key, number)
-        assert abs(np.corrcoef(one["a"].ravel(), other["a"].ravel())[0, 1]) < 0.02
+        assert abs(np.corrcoef(one["a"].ravel(), add_noise(hidden, 0.5, key, number)["a"].ravel())[0, 1]) < 0.02
     assert one["a"].std() == pytest.approx(0.5, rel=0.02) and abs(one["a"].mean()) < 0.01
     with pytest.raises(PrivacyError, match="standard deviation"):
         add_noise(values, float("nan"), KEY, 1)
@@ -199,8 +196,7 @@ def test_the_ledger_is_the_servers() -> None:
     state = init(run)
     for _ in range(4):
         state = apply(run, state)
-    most = int(state.accepted.max())
-    assert spent(given, state)["epsilon"] == compose(Spent({charge(privacy): most}), 1e-6)[0]
+    assert spent(given, state)["epsilon"] == compose(Spent({charge(privacy): int(state.accepted.max())}), 1e-6)[0]
     assert spent(given.model_copy(update={"privacy": None}), state)["epsilon"] == "Infinity"
     assert state.accepted.sum() == sum(entry["reports"] for entry in state.history)
 
