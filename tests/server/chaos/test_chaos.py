@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Connection, func, inspect, select
 
 from device_sdk.wire.messages import FIXED_POINT
-from server.registry.models import load
+from server.registry.models import find_model, load
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
-from server.storage.schema import ledger, models, release_keys, releases, reports, rounds
+from server.storage.schema import ledger, release_keys, releases, reports, rounds
 from tests.server.chaos.fleet import DELTA, Fleet, Plan
 from tests.server.chaos.server_process import BucketServer
 from tests.server.parties import settings
@@ -66,8 +66,7 @@ def _per_round(connection: Connection, table: object) -> dict[tuple[str, str], i
 
 
 def _weights(connection: Connection, blobs: FolderBlobs, version: str) -> np.ndarray:
-    digest = connection.execute(select(models.c.sha256).where(models.c.version == version)).scalar_one()
-    return load(blobs, digest)["w"].astype(np.float64)
+    return load(blobs, find_model(connection, version).sha256)["w"].astype(np.float64)
 
 
 PART = Plan(devices=24, rounds=2, kills=4, senders=3)

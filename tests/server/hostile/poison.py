@@ -201,20 +201,10 @@ def _relabelled(field: str, choices: Callable[[Draw, Any], Sequence[Any]]) -> Ca
     return make
 
 
-def _labels(_rng: Draw, right: str) -> list[Any]:
-    """Other types of the same size, or none."""
-    names = ("BF16", "F8_E4M3", "I32", "U32", "F64", "I16", "U8", "BOOL", "f32", "", None, 7, "float32")
-    return [kind for kind in names if kind != right]
-
-
 def _offsets(rng: Draw, right: list[int]) -> list[Any]:
     (start, end), shift = right, int(rng.integers(1, 1 << 20))
     pairs = [[start, end + 4], [start + 4, end + 4], [start + shift, end + shift], [end + 4, start], [-4, end]]
     return [*pairs, [start, 1 << 62], [(1 << 64) - 4, 1 << 64], [start], None, [float(start), float(end) + 0.5]]
-
-
-def _shapes(_rng: Draw, _right: list[int]) -> list[Any]:
-    return [[1 << 62, 4], [-1], [1 << 32, 1 << 32], "all", None, [1.5], [[]], {}]
 
 
 def _stale(rng: Draw, report: Report) -> bytes:
@@ -249,15 +239,6 @@ def _bad_metadata(rng: Draw, report: Report) -> bytes:
     wrong += [text[: int(rng.integers(len(text)))], text.replace('"utterances": 1', '"utterances": NaN')]
     header["__metadata__"] = _one_of(rng, [None, {}, [], "header", *({"header": each} for each in wrong)])
     return written(header, report.data())
-
-
-def _cut(rng: Draw, report: Report) -> bytes:
-    body = report.body()
-    return body[: int(rng.integers(len(body)))]
-
-
-def _longer(rng: Draw, report: Report) -> bytes:
-    return report.body() + rng.bytes(int(rng.integers(1, 64)))
 
 
 def _not_safetensors(rng: Draw, report: Report) -> bytes:
@@ -308,6 +289,8 @@ def _scales(rng: Draw, report: Report) -> bytes:
 
 
 _DELTA, _MESSAGE = ("bad_delta",), ("bad_message",)
+_LABELS = ("BF16", "F8_E4M3", "I32", "U32", "F64", "I16", "U8", "BOOL", "f32", "", None, 7, "float32")
+_SHAPES = ([1 << 62, 4], [-1], [1 << 32, 1 << 32], "all", None, [1.5], [[]], {})
 
 KINDS: dict[str, Kind] = {
     "NaN": Kind(_value(np.nan), _DELTA),
@@ -322,15 +305,15 @@ KINDS: dict[str, Kind] = {
     "other dimensions": Kind(_reshaped, _DELTA),
     "wrong size": Kind(_resized, _DELTA),
     "wrong type": Kind(_retyped, _DELTA),
-    "type that is not its own": Kind(_relabelled("dtype", _labels), _DELTA),
+    "type that is not its own": Kind(_relabelled("dtype", lambda *_: _LABELS), _DELTA),
     "stale base": Kind(_stale, ("stale_model",)),
     "other plan": Kind(_other_plan, ("other_plan",)),
     "bad fields": Kind(_bad_fields, (*_MESSAGE, "utterances")),
     "bad metadata": Kind(_bad_metadata, (*_DELTA, *_MESSAGE)),
-    "cut off": Kind(_cut, (*_DELTA, *_MESSAGE)),
-    "more at the end": Kind(_longer, _DELTA),
+    "cut off": Kind(lambda rng, report: (body := report.body())[: int(rng.integers(len(body)))], (*_DELTA, *_MESSAGE)),
+    "more at the end": Kind(lambda rng, report: report.body() + rng.bytes(int(rng.integers(1, 64))), _DELTA),
     "offsets": Kind(_relabelled("data_offsets", _offsets), _DELTA),
-    "shape that is none": Kind(_relabelled("shape", _shapes), _DELTA),
+    "shape that is none": Kind(_relabelled("shape", lambda *_: _SHAPES), _DELTA),
     "another format": Kind(_not_safetensors, (*_DELTA, *_MESSAGE, "too_large")),
     "scale that is none": Kind(_flipped, _DELTA, ("float16", "int8")),
     "scales too few or too many": Kind(_scales, _DELTA, ("float16", "int8")),

@@ -1,5 +1,6 @@
 """A server in a process of its own with tight limits, and clients that speak bytes to it."""
 
+import json
 import re
 import socket
 import time
@@ -77,3 +78,8 @@ def exchange(server: HostileServer, *parts: bytes, pause: float = 0.0) -> tuple[
 def status_of(answer: bytes) -> int:
     """Of the first answer; 0 where there is none."""
     return int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+def refusal_of(answer: bytes) -> tuple[int, str]:
+    """Status and code of a problem."""
+    return status_of(answer), json.loads(answer.partition(b"\r\n\r\n")[2])["code"]

@@ -67,7 +67,6 @@ class Sender:
 def _collect(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[Any]:
     """``count`` examples of a strategy, the same at every call; none where it has none."""
     found: list[Any] = []
-
     how: Any = {"database": None, "deadline": None, "phases": [Phase.generate]}
 
     @seed(number)
@@ -81,9 +80,7 @@ def _collect(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[
     return found
 
 
-def from_openapi(
-    document: Mapping[str, Any], count: int, party: Party, round_id: str, part: int = 0
-) -> Iterator[Thrown]:
+def from_openapi(document: Mapping[str, Any], count: int, round_id: str, part: int = 0) -> Iterator[Thrown]:
     """Good and bad requests to every operation of an OpenAPI document, made by schemathesis; half of them with the
     operator's token or the device's signature, so that they come further. part: other requests for each."""
     import schemathesis
@@ -115,11 +112,11 @@ def _thrown(case: Any) -> Thrown | None:
     except (requests.RequestException, ValueError, UnicodeError, TypeError):
         return None
     body = prepared.body or b""
-    told = {
+    headers = {
         name: value.decode("latin-1") if isinstance(value, bytes) else str(value)
         for name, value in prepared.headers.items()
+        if name.lower() != "content-length"
     }
-    headers = {name: value for name, value in told.items() if name.lower() != "content-length"}
     if any("\n" in value or "\r" in value for value in headers.values()):
         return None
     content = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body)
@@ -139,7 +136,7 @@ def from_schemas(count: int, party: Party, round_id: str, part: int = 0) -> Iter
 
     def message(fields: Mapping[str, Any]) -> st.SearchStrategy[bytes]:
         changed = st.dictionaries(st.sampled_from([*fields, "more", "version"]), _JSON, max_size=4)
-        return changed.map(lambda changes: json.dumps({**fields, **changes}).encode("utf-8", "surrogatepass"))
+        return changed.map(lambda changes: json.dumps({**fields, **changes}).encode())
 
     entry = st.fixed_dictionaries(
         {},
@@ -152,7 +149,7 @@ def from_schemas(count: int, party: Party, round_id: str, part: int = 0) -> Iter
     header = st.dictionaries(st.sampled_from([*SHAPES, "__metadata__", "scale/x"]) | st.text(max_size=8), entry | _JSON)
     told = json.dumps(_header_fields(party, round_id))
     named = header.map(lambda found: {"__metadata__": {"header": told}} | found)
-    tensors = st.builds(lambda top, data: written(_dumped(top), data), named | header, st.binary(max_size=260))
+    tensors = st.builds(written, named | header, st.binary(max_size=260))
     fields = {"report_id": "r", "device_id": party.id, "round_id": round_id, "words_digest": DIGEST, "utterances": 1}
     where = f"/v1/rounds/{round_id}"
     kinds: list[tuple[str, st.SearchStrategy[bytes], str | None]] = [
@@ -168,10 +165,6 @@ def from_schemas(count: int, party: Party, round_id: str, part: int = 0) -> Iter
     for number, (target, strategy, signed_for) in enumerate(kinds):
         for body in _collect(strategy, -(-count // len(kinds)), 100 * part + number):
             yield Thrown("POST", target, body, sign=target != "/v1/enrol", round_id=signed_for)
-
-
-def _dumped(top: Any) -> bytes:
-    return json.dumps(top).encode("utf-8", "surrogatepass")
 
 
 def _header_fields(party: Party, round_id: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def bombard(folder: Path, count: int, part: int = 0) -> tuple[Counter[int], int]
         for requests in (
             damaged(2 * count // 5, party, round_id, part),
             from_schemas(2 * count // 5, party, round_id, part),
-            from_openapi(document, count // 5, party, round_id, part),
+            from_openapi(document, count // 5, round_id, part),
         ):
             statuses += throw(server, sender, requests)
         grown = server.memory - before

@@ -35,16 +35,14 @@ def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: An
     plan = {"deltas": {"kind": "gradient"}, "optimizer": {"learning_rate": 1.0}} | plan
     round_id = operator.open(marginals=None, **plan)
     version = operator.get("status")["model_version"]
-    answer = device.send_delta(round_id, value=value, model_version=version, kind=plan["deltas"]["kind"])
-    assert answer.status_code == 200, answer.text
+    device.send_delta(round_id, value=value, model_version=version, kind=plan["deltas"]["kind"]).raise_for_status()
     return operator.close(round_id)
 
 
 def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Devices) -> None:
     round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, optimizer={"learning_rate": 0.5})
     for device, value, utterances in zip(devices(2), (0.01, 0.04), (1, 2), strict=True):
-        answer = device.send_delta(round_id, value=value, kind="gradient", utterances=utterances)
-        assert answer.status_code == 200, answer.text
+        device.send_delta(round_id, value=value, kind="gradient", utterances=utterances).raise_for_status()
     found = operator.close(round_id)
     # The mean over all three utterances.
     assert np.allclose(bias_moved(http, found["model_version"]), -0.5 * (0.01 + 2 * 0.04) / 3, atol=1e-7)
@@ -53,8 +51,7 @@ def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Devices
 
 def test_a_gradient_of_more_than_a_batch_is_refused(operator: Operator, device: Party) -> None:
     round_id = operator.open(marginals=None, deltas={"kind": "gradient", "batch_size": 4})
-    answer = device.send_delta(round_id, value=0.01, kind="gradient", utterances=5)
-    assert refusal(answer) == (422, "too_many_utterances")
+    assert refusal(device.send_delta(round_id, kind="gradient", utterances=5)) == (422, "too_many_utterances")
 
 
 @pytest.mark.parametrize(("encoding", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 0.02)])

@@ -27,8 +27,7 @@ BY_ROUND = (ledger, reports, releases, transitions, release_keys, aggregation_me
 
 
 def service(http: Any) -> Service:
-    own: Service = http.app.state.service
-    return own
+    return http.app.state.service
 
 
 def run(http: Any, parties: list[Party], count: int, **plan: Any) -> list[tuple[str, list[bytes]]]:
@@ -51,14 +50,15 @@ def kept(http: Any) -> set[str]:
         return set(connection.execute(select(reports.c.round_id).distinct()).scalars())
 
 
-def forgotten_by_half(http: Any) -> bool:
-    with service(http).database.read() as connection:
-        return connection.execute(select(rounds.c.id).where(rounds.c.forgotten == 1)).first() is not None
-
-
 def settled(http: Any, ids: set[str]) -> None:
     """Waits until reports of these rounds are there and of no others, and nothing is half forgotten."""
-    until(lambda: kept(http) == ids and not forgotten_by_half(http))
+
+    def found() -> bool:
+        with service(http).database.read() as connection:
+            half = connection.execute(select(rounds.c.id).where(rounds.c.forgotten == 1)).first()
+        return half is None and kept(http) == ids
+
+    until(found)
 
 
 def test_old_rounds_lose_their_lines_and_reports_and_the_ledger_says_what_it_said(tmp_path: Path, place: str) -> None:

@@ -84,7 +84,7 @@ def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:
     return list(rng.integers(100_000, 999_999, (count, WORDS)) * rng.choice([-1, 1], (count, WORDS)))
 
 
-def through(members: list[Member], last: Stage) -> None:
+def through(members: list[Member], last: Stage, first: Stage = "shares") -> None:
     """All of them up to and with a stage."""
-    for stage in ANSWERED[: ANSWERED.index(last) + 1]:
+    for stage in ANSWERED[ANSWERED.index(first) : ANSWERED.index(last) + 1]:
         assert {member.step() for member in members} == {stage}

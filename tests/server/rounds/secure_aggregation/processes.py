@@ -12,7 +12,7 @@ from server.storage.database import Database
 from server.storage.schema import releases
 from tests.server.chaos.server_process import BucketServer
 from tests.server.parties import WORDS, Operator, Party, settings, until
-from tests.server.rounds.secure_aggregation.members import PLAN, Member, vectors
+from tests.server.rounds.secure_aggregation.members import PLAN, Member, through, vectors
 
 
 class Site:
@@ -81,6 +81,12 @@ class Fleet(Site):
         found = until(lambda: (now := self.round(round_id))["state"] in ("published", "abandoned") and now, 30)
         assert found["state"] == "published", (found, (self.folder / "server.log").read_text()[-1500:])
         np.testing.assert_array_equal(self.released(round_id), np.sum([member.vector for member in members], axis=0))
+
+    def goes(self, parties: list[Party]) -> None:
+        """A round of theirs ends with its sum."""
+        members = self.join(parties, seed=1)
+        through(members, "unmasking")
+        self.sums(members)
 
     def close(self) -> None:
         self.http.close()

@@ -31,9 +31,7 @@ def test_no_id_that_a_device_used_before_stops_its_round_or_the_next(fleet: Flee
         for member in members:
             member.step()
     fleet.sums(members)
-    after = fleet.join(fleet.parties(3), seed=1)
-    through(after, "unmasking")
-    fleet.sums(after)
+    fleet.goes(fleet.parties(3))
 
 
 def test_the_id_of_one_devices_report_is_free_for_every_other(fleet: Fleet) -> None:
@@ -63,9 +61,7 @@ def test_a_round_that_keeps_failing_ends_abandoned_and_holds_no_other_up(fleet: 
     assert fleet.parties(1)[0].send_counts(damaged, {1: 1}).status_code == 200
     with fleet.database.write() as connection:
         connection.execute(text("UPDATE rounds SET state = 'closing', settings = '{\"minimum\": \"damaged\"}'"))
-    members = fleet.join(fleet.parties(3))
-    through(members, "unmasking")
-    fleet.sums(members)
+    fleet.goes(fleet.parties(3))
     found = until(lambda: (now := fleet.round(damaged))["state"] == "abandoned" and now)
     assert found["note"].startswith("kept failing: ValidationError"), found["note"]
 
