@@ -111,7 +111,6 @@ class ServerProcess:
         assert self.stop(signal.SIGKILL) == -signal.SIGKILL
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        assert self.running is not None
         self.running.send(number)
         return self.running.wait()
 
@@ -156,7 +155,6 @@ class _Origin:
         atexit.register(self._process.communicate)  # it ends with its input, and so do those that it forked
 
     def answer(self, request: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())

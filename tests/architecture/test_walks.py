@@ -28,8 +28,7 @@ def walks() -> dict[str, tuple[list[str], list[list[str]]]]:
         command, capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, SWITCH: "0"}, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, tuple[list[str], list[list[str]]]] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", HEADINGS)

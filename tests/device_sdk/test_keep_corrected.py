@@ -99,7 +99,6 @@ def test_of_hotwords_only_those_that_it_may_hold_are_kept(tmp_path: Path, tiny_b
         device.feedback(result, Corrected("call niamh"))
     with opened(tmp_path, tiny_bundle) as device:
         found = device._recent.get(result.utterance_id)
-        assert found is not None and found.spellings is not None
         assert found.spellings.phrases == {"neve": "niamh", "niamh": "niamh"}
 
 
@@ -162,7 +161,6 @@ def test_a_day_after_it_was_heard_the_next_opening_erases_it(tmp_path, tiny_bund
     with opened(tmp_path, tiny_bundle) as device:
         for seed, age in ((1, 86_000), (2, 86_500), (3, -90_000)):
             example = device._recent.get(tell(device, seed))
-            assert example is not None
             aged = kept.to_bytes(replace(example, kept=time.time() - age), device._model_state.handed_on())
             device._store.put("kept", example.utterance_id, aged)
     caplog.clear()
@@ -230,7 +228,6 @@ def test_a_kill_loses_nothing_and_nothing_is_learned_from_twice(tmp_path: Path, 
         command = [sys.executable, "-c", LIFE, tmp_path, tiny_bundle.path, str(life)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
-            assert child.stdout is not None
             lines = [child.stdout.readline() for _ in range(rng.randrange(1, 12))]
             time.sleep(rng.random() * 0.1)
             child.kill()

@@ -53,8 +53,7 @@ class Stranger(Party):
         answer = self.check_in(bundle_format=form, model_version=version, **self.known)
         if answer.status_code == 401:
             self.enrol()
-        found: dict[str, Any] | None = answer.json().get("round") if answer.status_code == 200 else None
-        return found
+        return answer.json().get("round") if answer.status_code == 200 else None
 
 
 def take_part(flavour: str, stranger: Stranger) -> None:

@@ -61,8 +61,7 @@ def record(tree: Path) -> dict[str, Any]:
         places = {"PYTHONPATH": os.pathsep.join(map(str, (HERE / "fixed", folder, tree))), "HOME": name}
         command = [sys.executable, "-P", str(HERE / "probe.py"), str(output)]
         subprocess.run(command, cwd=tree, env=ENVIRONMENT | places, check=True, stdout=sys.stderr)
-        found: dict[str, Any] = json.loads(output.read_text())
-        return found
+        return json.loads(output.read_text())
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:

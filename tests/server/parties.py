@@ -204,5 +204,4 @@ class Operator:
     @staticmethod
     def _checked(answer: Any) -> dict[str, Any]:
         assert answer.is_success, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        return answer.json()

@@ -138,7 +138,6 @@ def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("server.service.unfinished", fails)
     with logged(JsonLines()) as stream, own:
-        assert own._ticker is not None
         own._ticker.join(10)
     found = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert any("moving rounds on failed" in line["message"] and "RuntimeError" in line["error"][0] for line in found)

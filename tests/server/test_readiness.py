@@ -43,7 +43,6 @@ def fill_the_disk(own: Service) -> None:
 def end_the_rounds(own: Service) -> None:
     own._stopping.set()
     own.wake()
-    assert own._ticker is not None
     own._ticker.join()
 
 

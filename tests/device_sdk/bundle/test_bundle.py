@@ -129,8 +129,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_refused_by_name(name: str, tiny_bundle: Bundle, tmp_path: Path) -> None:
     damage, message = DAMAGES[name]
-    folder = tmp_path / "copy"
-    shutil.copytree(tiny_bundle.path, folder)
+    folder = shutil.copytree(tiny_bundle.path, tmp_path / "copy")
     damage(folder)
     with pytest.raises(BundleError, match=message) as raised:
         Bundle.open(folder)
@@ -298,7 +297,6 @@ def test_a_bundle_keeps_it_with_other_weights_and_when_rewritten(tiny_bundle: Bu
 
 def test_the_packaged_bundle_knows_its_own() -> None:
     second_moments = Bundle.open().second_moments
-    assert second_moments is not None
     for vectors in second_moments.values():  # every axis' mean is the tensor's
         means = [float(vector.mean(dtype=np.float64)) for vector in vectors]
         np.testing.assert_allclose(means, means[0], rtol=1e-4)

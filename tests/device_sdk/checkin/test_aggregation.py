@@ -122,8 +122,7 @@ def test_a_restart_between_any_two_check_ins_changes_nothing(tmp_path: Path, tin
                 if device.check_in(server.url, ENROLMENT).sent:
                     ended.add(number)
     assert ended == {0, 1}
-    closed: Any = server.close(round_id)
-    assert closed["releases"]["marginals"]["reports"] == 2
+    assert server.close(round_id)["releases"]["marginals"]["reports"] == 2
 
 
 def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], server: Site) -> None:

@@ -52,7 +52,6 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
             expected = local[name] if name in local else tiny_bundle.weights[name]
             np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)  # one device: the mean is its own model
         light = tiny_bundle.words.id("light")
-        assert device._model_state.marginals is not None
         assert device._model_state.marginals[light] > tiny_bundle.background[light]
         learned = device.learned()
         assert (learned.marginal_reports, learned.delta_reports, learned.utterances) == (1, 1, 1)

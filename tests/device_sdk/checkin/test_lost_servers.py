@@ -71,7 +71,6 @@ def test_devices_come_back_to_a_server_that_lost_all(databases: list[str], tmp_p
             open_ = Operator(http, server.url).open(marginals={})
             report = device.check_in(server.url, ENROLMENT)
             assert [(sent.round_id, sent.refused is None) for sent in report.sent] == [(waits, False), (open_, True)]
-            assert known is not None
             found = identity.load(device._store, server.url)
             assert found is not None and found.public_key == known.public_key
             enrolled = http.get(f"{server.url}/v1/operator/devices", headers=HEADERS).json()
@@ -101,7 +100,6 @@ def test_a_revoked_device_does_not_come_back(server: Site, tmp_path: Path, tiny_
     with opened(tmp_path / "device", tiny_bundle) as device:
         device.check_in(server.url, ENROLMENT)
         who = identity.load(device._store, server.url)
-        assert who is not None
         server.operator.post(f"devices/{who.device_id}/revoke")
         for _ in range(2):
             with pytest.raises(CheckInError, match="device_revoked"):

@@ -42,7 +42,6 @@ def test_marginals_of_another_digest_are_taken(servers: tuple[Site, Site], tmp_p
         assert device.check_in(lost.url, ENROLMENT).new_marginals
         assert device.check_in(restored.url, ENROLMENT).new_marginals, "their version is the same, and they are not"
         marginals = device._model_state.marginals
-        assert marginals is not None
         assert marginals[second] / tiny_bundle.background[second] > marginals[first] / tiny_bundle.background[first]
         assert not device.check_in(restored.url).new_marginals, "and they are taken once"
     with opened(tmp_path / "device", tiny_bundle) as device:

@@ -27,8 +27,7 @@ def test_verify_says_what_was_checked(tiny_bundle: Bundle, tmp_path: Path) -> No
 
 
 def test_verify_of_a_damaged_bundle(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(tiny_bundle.path, folder)
+    folder = shutil.copytree(tiny_bundle.path, tmp_path / "copy")
     (folder / "words.txt").write_text("<unk>\n")
     done = RUN.invoke(app, ["verify", str(folder), "--json"])
     report = json.loads(done.stdout)

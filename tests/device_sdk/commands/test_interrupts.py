@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import soundfile
 
 from device_sdk.bundle import Bundle
+from tests.server.parties import until
 from tests.signals import noise
 
 PATIENCE = 20.0
@@ -49,11 +48,11 @@ def test_ctrl_c_is_quiet_and_leaves_no_process(tiny_bundle: Bundle, tmp_path: Pa
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     try:
-        _wait(lambda: len(list(tmp_path.glob(f"{moment}-*"))) >= (2 if moment == "busy" else 1))
+        until(lambda: len(list(tmp_path.glob(f"{moment}-*"))) >= (2 if moment == "busy" else 1), PATIENCE)
         (os.killpg if whom == "group" else os.kill)(program.pid, signal.SIGINT)
         out, err = program.communicate(timeout=PATIENCE)
         assert (program.returncode, out.strip(), err.strip()) == (130, "", "")
-        _wait(lambda: not _alive(program.pid))
+        until(lambda: not _alive(program.pid), PATIENCE)
     finally:
         if _alive(program.pid):
             os.killpg(program.pid, signal.SIGKILL)
@@ -67,10 +66,3 @@ def _alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _wait(until: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not until():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)

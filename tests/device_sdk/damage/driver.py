@@ -56,7 +56,6 @@ def _batch(
         tempfile.TemporaryFile() as said,
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, env=environment) as child,
     ):
-        assert child.stdout is not None
         waiting, done, wait = b"", 0, OPENING
         try:
             while done < len(cases):

@@ -129,7 +129,6 @@ def test_a_device_learns_its_channel_with_consent_and_forgets_it(tmp_path: Path,
             device.recognize(each, 16_000)
             assert device.learned().channel_seconds == pytest.approx(3.0 * number, abs=0.1)
         offset_now = device.session(16_000)._recognizer.offset
-        assert offset_now is not None
         np.testing.assert_allclose(offset_now, difference / 2, atol=2e-3)
         assert "how its microphone, room and user sound on average" in str(device.learned())
     assert stored(tmp_path / "yes") and not stored(tmp_path / "no")

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -59,7 +58,6 @@ SETTINGS = DeviceSettings(
     memory_utterances=32,
     channel=ChannelSettings(),
 )
-ADAPTING: dict[str, Any] = {"posterior_scale": 0.5}
 UNLISTED = ("wizardry", "xylophonist", "zugzwang", "zurichsee", "borborygmus")
 """Words that no public list has."""
 SAID = "borborygmus wizardry"
@@ -87,8 +85,7 @@ class Notes:
         for hypothesis in result.nbest:
             pairs = map(" ".join, itertools.pairwise(hypothesis.text.split()))
             self.texts |= {text for text in (*pairs, hypothesis.text) if len(text) >= 8}
-            for start in range(len(hypothesis.tokens) - 4):
-                self.pieces.add(hypothesis.tokens[start : start + 5])
+            self.pieces |= {hypothesis.tokens[start : start + 5] for start in range(len(hypothesis.tokens) - 4)}
 
     def count(self, what: str, times: int = 1) -> None:
         self.done[what] = self.done.get(what, 0) + times
@@ -98,7 +95,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
     logging.basicConfig(level=logging.DEBUG)
     faulthandler.enable()
     bundle, notes = Bundle.open(bundle_path), Notes(texts=set(UNLISTED) | {SAID, CONTACT})
-    bundle.combination = replace(bundle.combination, **ADAPTING)
+    bundle.combination = replace(bundle.combination, posterior_scale=0.5)
     spoken = [noise(48_000, seed) for seed in range(4)] if bundle.manifest.name == "tiny" else clips()
     operator = Operator(httpx.Client(timeout=120), url)
     device = Device.open(state, KEY, bundle, SETTINGS)
@@ -106,7 +103,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
     _hears_and_learns(device, spoken, notes)
     plans = {"marginals": {"epsilon": NO_NOISE}, "deltas": {"clip_norm": 10.0}, "suppression": 0.0}
     first = operator.open(**plans)
-    with Client(tapped, timeout=120, pause=_at_once) as client:
+    with Client(tapped, timeout=120, pause=lambda seconds: None) as client:
         with _provoked(notes):
             device.check_in(client, "a wrong token")
         for sent in device.check_in(client, ENROLMENT).sent:
@@ -115,7 +112,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
         second = operator.open(**plans)
         notes.count("models", int(device.check_in(client).new_model))
         _hears_and_learns(device, spoken[:1], notes)
-        with _provoked(notes), Client(tapped, transport=LosesReports(), pause=_at_once) as lost:
+        with _provoked(notes), Client(tapped, transport=LosesReports(), pause=lambda seconds: None) as lost:
             device.check_in(lost)
         operator.close(second)
         operator.open(**plans)
@@ -260,10 +257,6 @@ def _provoked(notes: Notes) -> Iterator[None]:
     except IdiolectError:
         traceback.print_exc()
         notes.count("errors")
-
-
-def _at_once(seconds: float) -> None:
-    return None
 
 
 if __name__ == "__main__":

@@ -78,7 +78,6 @@ def lives(order: Order, kills: int, seed: int, points: Counter[str]) -> Iterator
     progress = Path(f"{order.state}.jsonl")
     command = [sys.executable, "-m", "tests.device_sdk.sigkill.nursery"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as nursery:
-        assert nursery.stdin is not None and nursery.stdout is not None
         while points.total() < kills:
             fewest = min((points[name] for name in known), default=0)
             names = [name for name in sorted(known) if number % 4 == 3 or points[name] == fewest]

@@ -11,8 +11,6 @@ import pytest
 from device_sdk import Bundle, Profiles
 from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, USERS, Order, figures, lives
 
-pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and waits for processes by descriptor")
 
 
@@ -25,9 +23,7 @@ def campaign(folder: Path, bundle: Bundle, kills: int, seed: int) -> Counter[str
     return points
 
 
-def _check(
-    state: Path, bundle: Bundle, told: list[dict[str, Any]], last: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def _check(state: Path, bundle: Bundle, told: list[Any], last: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Every user's state after an ending. told: by the life that ended; last: what held before it, by user."""
     now: dict[str, dict[str, Any]] = {}
     with Profiles(state, KEY, bundle, SETTINGS) as profiles:

@@ -20,8 +20,6 @@ from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, Order, figures, held
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 
-pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and waits for processes by descriptor")
 
 PLANS = {"marginals": {"epsilon": NO_NOISE}, "deltas": {"clip_norm": 10.0}, "suppression": 0.0}
@@ -35,7 +33,9 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
         round_id = operator.open(**PLANS)
         order = Order(str(state), str(bundle.path), server.url, 10, forgets)
         for number, told in enumerate(lives(order, kills, seed, points)):
-            _note(server, noted)
+            # The server forgets these with the round.
+            query = "SELECT id, utterances FROM reports WHERE stream = 'marginals' AND utterances > 0"
+            noted |= dict(_rows(server, query))
             last = _check(state, bundle, server, told, last, noted)
             if number % 7 == 6:
                 operator.close(round_id)
@@ -57,13 +57,9 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
     return points
 
 
-Told = dict[str, Any]
-
-
-def _check(
-    state: Path, bundle: Bundle, server: LiveServer, told: list[Told], last: Told | None, noted: dict[str, int]
-) -> Told:
-    """The state after an ending. told: by the life that ended; last: what held before it; noted: see :func:`_note`."""
+def _check(state: Path, bundle: Bundle, server: LiveServer, told: list[Any], last: Any, noted: dict[str, int]) -> Any:
+    """The state after an ending. told: by the life that ended; last: what held before it; noted: of how many utterances
+    every report of counts is."""
     with Device.open(state, KEY, bundle, SETTINGS) as device:
         now = figures(device)
         rows = device._store._rows
@@ -95,11 +91,6 @@ def _check(
     return {"what": "opened", **now}
 
 
-def _note(server: LiveServer, noted: dict[str, int]) -> None:
-    """Writes down how many utterances every report of counts is of: the server forgets that with the round."""
-    noted |= dict(_rows(server, "SELECT id, utterances FROM reports WHERE stream = 'marginals' AND utterances > 0"))
-
-
 def _rows(server: LiveServer, query: str, *values: object) -> list[tuple]:
     with closing(sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True)) as database:
         return database.execute(query, values).fetchall()
@@ -126,6 +117,5 @@ def test_a_thousand_kills(tmp_path: Path, tiny_bundle: Bundle, forgets: bool, ki
     assert points.total() == kills and points["a moment"] >= kills / 3
     expected = {"before sql COMMIT", "after sql COMMIT", "after sql INSERT INTO", "before fsync", "after fsync"}
     expected |= {"after sql VACUUM", "before sql VACUUM"} if forgets else {"before unlink .sealed"}
-    expected |= {"file"}
-    assert expected <= points.keys()
+    assert expected | {"file"} <= points.keys()
     assert any(point.startswith("after request") for point in points), "the server has it, the device does not know"

@@ -206,10 +206,6 @@ def _updates(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     return set(fields) == {"signed", "signatures"} and fields["signed"]["_type"] == role
 
 
-def _downloads(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
-    return name != "head" or set(json.loads(plain)) == {"path", "etag"}
-
-
 def _kept(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     found = load(plain)
     features, head = found["features"], json.loads(found["head"].tobytes())
@@ -226,6 +222,6 @@ _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "identity": _identity,
     "settings": _settings,
     "updates": _updates,
-    "downloads": _downloads,
+    "downloads": lambda table, name, plain, bundle: name != "head" or set(json.loads(plain)) == {"path", "etag"},
     "kept": _kept,
 }

@@ -41,7 +41,6 @@ def test_local_weights_come_back_bit_for_bit(store: Store, base, own, teacher, m
         records.write_start(store, start, base)
     records.write_local(store, records.Local("base-1", student, teacher, 3, 2, start), base)
     found = records.read_local(store, base)
-    assert found is not None
     assert (found.base, found.steps, found.utterances, found.start is None) == ("base-1", 3, 2, start is None)
     for one, other in ((found.weights, student), (found.teacher, teacher), (found.start or {}, start or {})):
         assert set(one) == set(other) and all(one[name].tobytes() == other[name].tobytes() for name in other)
@@ -123,7 +122,6 @@ def test_local_weights_of_another_shape_are_named(tmp_path: Path, tiny_bundle: B
     base = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
     with closing(Store(tmp_path, KEY)) as store:
         local = records.read_local(store, base)
-        assert local is not None
         teacher = {**local.weights, "joiner.output.bias": np.zeros(3, np.float32)}
         records.write_local(store, records.Local(local.base, local.weights, teacher, local.steps, 1), base)
     with pytest.raises(StateError, match=r"weights/teacher: .*'joiner.output.bias' has shape \[3\]"):
@@ -132,8 +130,8 @@ def test_local_weights_of_another_shape_are_named(tmp_path: Path, tiny_bundle: B
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "language_model.onnx"])
 def test_a_new_bundle_that_cannot_recognize_costs_nothing_that_was_learned(tmp_path, tiny_bundle, name) -> None:
-    steps, folder = learned(tmp_path / "state", tiny_bundle), tmp_path / "next"
-    shutil.copytree(tiny_bundle.path, folder)
+    steps = learned(tmp_path / "state", tiny_bundle)
+    folder = shutil.copytree(tiny_bundle.path, tmp_path / "next")
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     files[name] = files[name][:-40]
     (folder / name).write_bytes(files[name])

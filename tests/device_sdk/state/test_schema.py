@@ -31,8 +31,10 @@ def test_a_record_is_declared_by_its_whole_name() -> None:
         assert content_of(table, name) is None
 
 
-def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
-    """A device hears, learns, and has a report waiting; ``look`` is called before it closes."""
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Path:
+    """The folder of a device that has heard, learned, and has a report waiting; closed, and as declared before that."""
+    folder, bundle = tmp_path_factory.mktemp("audited") / "state", tiny_bundle
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
         device.agree("keeping", "marginals", "deltas", "words")
         for seed in range(3):
@@ -50,25 +52,14 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
         model_state.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
         model_state.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
         tell(device, 9, SAID)
-        look()
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Path:
-    """The folder of a closed device."""
-    folder = tmp_path_factory.mktemp("audited") / "state"
-    _session(folder, tiny_bundle, lambda: None)
+        files = {path.name.split(".")[-1] for path in folder.iterdir()}
+        assert files == {"lock", "sealed", "sqlite", "sqlite-wal", "sqlite-shm"}
+        assert findings(folder, KEY, bundle) == []
     return folder
 
 
-def test_a_real_session_leaves_what_is_declared(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    def look() -> None:
-        files = {path.name.split(".")[-1] for path in folder.iterdir()}
-        assert files == {"lock", "sealed", "sqlite", "sqlite-wal", "sqlite-shm"}
-        assert findings(folder, KEY, tiny_bundle) == []
-
-    folder = tmp_path / "state"
-    _session(folder, tiny_bundle, look)
+def test_a_real_session_leaves_what_is_declared(state: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    folder = shutil.copytree(state, tmp_path / "state")
     assert findings(folder, KEY, tiny_bundle) == []
     with closing(Store(folder, KEY)) as store:
         held = {f"{table}/{name}" for table in TABLES for name in store.names(table)}
@@ -141,7 +132,6 @@ CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "uttera
     ],
 )  # fmt: skip
 def test_whatever_is_not_declared_is_found(state: Path, tmp_path: Path, tiny_bundle: Bundle, plant, finding) -> None:
-    folder = tmp_path / "state"
-    shutil.copytree(state, folder)
+    folder = shutil.copytree(state, tmp_path / "state")
     plant(folder)
     assert any(finding in each for each in findings(folder, KEY, tiny_bundle)), findings(folder, KEY, tiny_bundle)

@@ -29,8 +29,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         assert title in result.stdout
     chart = (folder / "rows.svg").read_text()
     assert chart.startswith("<svg") and "epsilon 0.5" in chart
-    found: dict[str, Any] = json.loads((folder / "x.json").read_text())
-    return found
+    return json.loads((folder / "x.json").read_text())
 
 
 def test_every_row_of_the_tables_is_there(document: dict[str, Any]) -> None:

@@ -151,7 +151,6 @@ def test_frozen_layers_follow_their_weights() -> None:
     """A run with other weights requantizes; one that moves only what is above does not."""
     architecture = ARCHITECTURES[0]
     run, beneath = session(architecture, "top")
-    assert beneath is not None
     features, parameters = np.full((12, 4), -5.0, np.float32), tiny_weights(architecture, 1)
 
     def heard(changed: dict[str, Float]) -> Float:

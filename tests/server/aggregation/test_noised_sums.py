@@ -52,7 +52,6 @@ def released(blobs: BlobStore, contributions: list[Any], settings: RoundSettings
     key = ReleaseKey("r1", "deltas", digest_of(contributions), bytes(32))
     lineage, row = Lineage(base, None, 0), SimpleNamespace(number=1, eligible=None)  # type: ignore[arg-type]
     made = release_deltas(blobs, settings, contributions, lineage, row, None, LocalWorkers(blobs), key)  # type: ignore
-    assert made.stored is not None
     return float(parse_weights(blobs.get(model_registry.blob_name(made.stored.sha256)))[NAME][0]) * (settings.goal or 1)
 
 

@@ -107,7 +107,6 @@ def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Re
     with closing(Processes(folder, 2)) as workers:
         partial = workers.fold(leaves(reports, SHAPES, DeltaPlan()))
         next(partial)
-        assert workers._pool is not None
         for process in list(workers._pool._processes.values()):
             os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(StateError, match="a worker ended"):
@@ -170,7 +169,6 @@ time.sleep(600)
 
 def test_no_worker_outlives_a_killed_server() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
         workers = [int(number) for number in parent.stdout.readline().split()]
         assert workers
         parent.kill()

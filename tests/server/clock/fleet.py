@@ -227,7 +227,6 @@ class Fleet:
         while any(any(member.owned.values()) for member in self.members):
             self.open_round(goal=None)
             row = self.world.opened()
-            assert row is not None
             for member in self.members:
                 for stream in ("marginals", "deltas"):
                     if member.owned[stream]:

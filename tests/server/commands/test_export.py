@@ -51,8 +51,7 @@ def test_one_line_for_people(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [None, "5"])
 def test_an_older_bundle_gets_the_graphs_of_now(version: str | None, tiny_bundle: Bundle, tmp_path: Path) -> None:
-    older = tmp_path / "older"
-    shutil.copytree(tiny_bundle.path, older)
+    older = shutil.copytree(tiny_bundle.path, tmp_path / "older")
     manifest = json.loads((older / "manifest.json").read_text())
     for name in [name for name in manifest["files"] if "int8" in name]:
         (older / name).unlink()

@@ -127,10 +127,8 @@ def test_a_terminal_is_asked_about_deltas_without_noise(toml: Callable[[str], st
     try:
         os.write(ours, f"{answer}\n".encode())
         words = ["rounds", "open", toml("[deltas]"), "--json", "--server", "http://127.0.0.1:1"]
-        command, own = (
-            [sys.executable, "-m", "device_sdk.cli", *words],
-            os.environ | {"IDIOLECT_OPERATOR_TOKEN": OPERATOR},
-        )
+        command, own = [sys.executable, "-m", "device_sdk.cli", *words], {"IDIOLECT_OPERATOR_TOKEN": OPERATOR}
+        own = os.environ | own
         done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60, env=own, check=False)
     finally:
         os.close(ours)

@@ -38,14 +38,12 @@ class HostileServer(ServerProcess):
     @property
     def proc(self) -> Path:
         """The system's folder about the process."""
-        assert self.running is not None
         return Path(f"/proc/{self.running.pid}")
 
     @property
     def memory(self) -> int:
         """Bytes that the process holds now."""
         found = re.search(r"VmRSS:\s+(\d+) kB", (self.proc / "status").read_text())
-        assert found is not None
         return 1024 * int(found[1])
 
     @property

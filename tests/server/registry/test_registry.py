@@ -125,32 +125,28 @@ def test_old_weights_go_and_what_is_needed_stays(tmp_path: Path) -> None:
     """A long series of rounds keeps a bounded number of weights; what anything still needs stays."""
     with pytest.raises(ConfigurationError, match="keep_models: found 1"):
         settings(tmp_path, keep_models=1)
-    with serving(tmp_path, keep_models=2) as http:
-        check_what_is_kept(http, Operator(http), Party(http).enrol())
-
-
-def check_what_is_kept(http: Any, operator: Operator, device: Party) -> None:
     plan = {"deltas": {}, "optimizer": {"kind": "adam", "learning_rate": 0.01}, "teacher": {"interval": 2}}
-    operator.post("rounds", json={"settings": {"marginals": None, "rounds": 8} | plan})
-    made = []
-    for _ in range(7):
-        (round_,) = operator.get("status")["rounds"]
-        version = operator.get("status")["model_version"]
-        assert device.send_delta(round_["id"], model_version=version).status_code == 200
-        made.append(operator.close(round_["id"])["model_version"])
-        stored = list(http.app.state.service.blobs.names("models"))
-        # The base, two models with their optimizer states, the current teacher, and at most one more that is new.
-        assert len(stored) <= 8, stored
-    with http.app.state.service.database.read() as connection:
-        assert len(list_models(connection)) == 1 + 7 + 3, "lineage stays: the base, seven models, three teachers"
-    current = operator.get("status")
-    assert current["model_version"] == made[-1]
-    for version in ("base-1", made[-1], current["teacher_version"]):
-        assert http.get(f"/v1/models/{version}").status_code == 200
-    back = http.post(f"/v1/operator/models/{made[0]}/publish", headers=HEADERS)
-    assert refusal(http.get(f"/v1/models/{made[0]}")) == (410, "model_removed")
-    assert (back.status_code, back.json()["field"]) == (410, "version")
-    assert operator.post("models/base-1/publish")["version"] == "base-1"
+    with serving(tmp_path, keep_models=2) as http:
+        operator, device, made = Operator(http), Party(http).enrol(), []
+        operator.post("rounds", json={"settings": {"marginals": None, "rounds": 8} | plan})
+        for _ in range(7):
+            (round_,) = operator.get("status")["rounds"]
+            version = operator.get("status")["model_version"]
+            assert device.send_delta(round_["id"], model_version=version).status_code == 200
+            made.append(operator.close(round_["id"])["model_version"])
+            stored = list(http.app.state.service.blobs.names("models"))
+            # The base, two models with their optimizer states, the current teacher, and at most one more that is new.
+            assert len(stored) <= 8, stored
+        with http.app.state.service.database.read() as connection:
+            assert len(list_models(connection)) == 1 + 7 + 3, "lineage stays: the base, seven models, three teachers"
+        current = operator.get("status")
+        assert current["model_version"] == made[-1]
+        for version in ("base-1", made[-1], current["teacher_version"]):
+            assert http.get(f"/v1/models/{version}").status_code == 200
+        back = http.post(f"/v1/operator/models/{made[0]}/publish", headers=HEADERS)
+        assert refusal(http.get(f"/v1/models/{made[0]}")) == (410, "model_removed")
+        assert (back.status_code, back.json()["field"]) == (410, "version")
+        assert operator.post("models/base-1/publish")["version"] == "base-1"
 
 
 BASE = initial().weights["encoder.0.W"]

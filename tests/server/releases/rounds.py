@@ -82,8 +82,7 @@ def closing(folder: Path, devices: int = 3, **plan: Any) -> str:
             device = Party(http).enrol()
             assert device.send_counts(round_id, {7 + number: 256}, report_id=f"m{number}").status_code == 200
             assert device.send_delta(round_id, value=0.01 * (number + 1), report_id=f"d{number}").status_code == 200
-        own: Service = http.app.state.service
-        with own.database.write() as connection:
+        with http.app.state.service.database.write() as connection:
             transition(connection, find_round(connection, round_id), RoundState.CLOSING, time.time())
     return round_id
 

@@ -112,8 +112,7 @@ def test_poisson_for_a_goal_asks_as_many_on_the_average(fleet: Database) -> None
 
 
 def _asks(http: Any, round_id: str, device: Party) -> bool:
-    own: Service = http.app.state.service
-    with own.database.read() as connection:
+    with http.app.state.service.database.read() as connection:
         return is_sampled(connection, find_round(connection, round_id), device.id)
 
 

@@ -162,8 +162,7 @@ def test_local_noise_is_not_noised_again(operator: Operator, device: Party, http
     round_id = operator.open(marginals={"epsilon": 0.01, "trust": "local"})
     assert device.send_counts(round_id, {word: -100 * word for word in range(40)}).status_code == 200
     found = operator.close(round_id)
-    own: Service = http.app.state.service
-    with own.database.read() as connection:
+    with http.app.state.service.database.read() as connection:
         row = find_marginals(connection, found["marginals_version"])
     assert read_counts(row).tolist() == [-100 * word for word in range(40)] and row.variance > 1e6
 

@@ -99,12 +99,9 @@ class Fleet:
 
 def weights(bundle: Bundle, seed: int, scale: float = 0.01) -> bytes:
     rng = np.random.default_rng(seed)
-    moved = {
-        name: array + np.float32(scale) * rng.standard_normal(array.shape).astype(np.float32)
-        if name in bundle.architecture.parameter_shapes()
-        else np.array(array)
-        for name, array in bundle.weights.items()
-    }
+    moved = {name: np.array(array) for name, array in bundle.weights.items()}
+    for name in bundle.architecture.parameter_shapes():
+        moved[name] += np.float32(scale) * rng.standard_normal(moved[name].shape).astype(np.float32)
     return save(moved)
 
 

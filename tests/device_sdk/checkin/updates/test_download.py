@@ -19,7 +19,7 @@ from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import Fleet, running
 from tests.device_sdk.state.audit import findings
 from tests.live import CuttingLine
-from tests.server.parties import ENROLMENT
+from tests.server.parties import ENROLMENT, until
 
 ROOT = Path(__file__).parents[4]
 
@@ -229,10 +229,8 @@ def test_a_killed_device_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         assert size > 4_000_000
         with CuttingLine(fleet.url, 3_000_000, stalls=True) as line:
             killed = run(line.url)
-            deadline = time.monotonic() + 120
-            while len(list(folder.glob("*.sealed"))) < parts:
-                assert time.monotonic() < deadline and killed.poll() is None
-                time.sleep(0.02)
+            until(lambda: len(list(folder.glob("*.sealed"))) >= parts or killed.poll() is not None, 120)
+            assert killed.poll() is None
             killed.send_signal(signal.SIGKILL)
             killed.wait()
         found, again = finished(run(fleet.url))

@@ -15,6 +15,7 @@ from device_sdk.checkin.updates.metadata import release_of
 from device_sdk.wire.rollout import MILLIONTHS, arm_of, millionths
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import Fleet, running
+from tests.server.parties import until
 from tests.signals import hiss
 
 QUIET = hiss(1)
@@ -99,11 +100,7 @@ def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene
         tries = [path for path, answers in scene.fleet.line.heard.items() for _ in answers if path.startswith(asked)]
         assert len(tries) == scene.arms(version).count("rollout"), "what is unfit is fetched once"
         scene.clock[0] += 450.0
-    deadline = time.monotonic() + 30
-    while scene.state()["state"] == "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    found = scene.state()
+    found = until(lambda: (now := scene.state())["state"] != "running" and now, 30)
     assert found["state"] == "rolled_back", found
     count = found["arms"]["rollout"]["seen"]
     assert f"{count} of {count} devices failed with it, 0 of {4 - count} without" in found["note"]

@@ -183,8 +183,7 @@ def _other_distribution(message: dict[str, object]) -> bytes:
 )
 def test_marginals_are_those_that_were_signed(marginals, tampered, why: str) -> None:
     fleet, device, message = marginals
-    answer: Answer = tampered(message)
-    fleet.line.exchanged = {"/v1/marginals/1": answer}
+    fleet.line.exchanged = {"/v1/marginals/1": tampered(message)}
     report = fleet.check_in(device)
     fleet.line.exchanged = {}
     assert (report.marginals_version, report.new_marginals) == (0, False)

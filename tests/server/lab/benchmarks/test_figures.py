@@ -83,7 +83,6 @@ def test_without_recordings_there_is_no_word_error(tiny_bundle: Bundle, monkeypa
 def test_speakers_that_training_heard_are_left_out() -> None:
     bundle = Bundle.open()
     corpus = decode.unseen_speech(bundle)
-    assert corpus is not None
     voices = bundle.manifest.training["voices"]["barista"]
     assert {utterance.speaker for utterance in corpus.utterances} == {*voices["devices"], *voices["heldout"]}
 
@@ -99,7 +98,6 @@ def test_the_peer_in_torch_is_the_same_model() -> None:
     bundle = Bundle.open()
     sentences = [bundle.words.ids(hypothesis.text) for hypothesis in rescore.nbest(bundle.words)]
     score = rescore._in_torch(bundle, sentences)
-    assert score is not None
     np.testing.assert_allclose(score(), np.array(NeuralLanguageModel(bundle)(sentences)), atol=1e-4)
 
 

@@ -95,7 +95,6 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_parts(name: str) -> None:
 def test_phases_follow_the_budget_survive_a_stop_and_have_an_order() -> None:
     task = transducer(Phases(0.1, 0.5, 0.2))
     batch = ClipSampler(clips(), tokenizer().encode, subsampling=3).load(0, [0, 1])
-    assert batch is not None
     assert set(task.loss(batch, 0.0).parts) == {"flat"} and set(task.loss(batch, 0.2).parts) == {"ctc"}
     assert not task.advance(0.4) and task.advance(0.5) and not task.advance(0.6)
     assert set(task.loss(batch, 0.6).parts) == {"rnnt", "ctc"}

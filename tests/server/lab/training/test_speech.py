@@ -117,7 +117,6 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     root = Path(__file__).parents[4]
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         child = int(process.stdout.readline())
         assert running(child)
         process.kill()

@@ -74,7 +74,6 @@ def deal_falsely(dealer: Member, to: list[Member]) -> None:
     """Shares that the dealer's secrets do not belong to, sealed as they should be for these holders."""
     message: Any = dealer.answer(dealer.task())
     roster = dealer.participant.roster
-    assert roster is not None
     digest, private = keys.roster_digest(roster), keys.load_private_key(dealer.participant.sharing)
     sealed = dict(message.sealed)
     for holder in to:

@@ -25,8 +25,7 @@ class Seer(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         values = self.second(self.first(sequences).relu()).transpose(1, 2)
-        scores: Tensor = self.output(self.norm(values).mean(1))
-        return scores
+        return self.output(self.norm(values).mean(1))
 
 
 SHAPES: dict[str, tuple[int, ...]] = {"perceptron": (4,), "recurrent": (6, 3), "convolution": (2, 9)}

@@ -52,7 +52,6 @@ def killed(folder: Path, chance: random.Random) -> int:
         while process.is_alive() and done(folder) < last:
             time.sleep(0.003 * chance.random())
         if process.is_alive():
-            assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
         process.join()
         hits += process.exitcode == -signal.SIGKILL

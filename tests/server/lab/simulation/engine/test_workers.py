@@ -26,8 +26,7 @@ def sent(kind: type, task: Task, held: Held, local: LocalWork, privacy: Privacy 
     batches = [steps(local, held, client, (3, 1)) for client in range(len(held))]
     given = iter(np.arange(1.0, len(held) + 1))
     group = Group(batches, lambda losses, _: np.array([next(given) for _ in losses]))
-    found: Sent = kind(task, local, privacy)(weights, group)
-    return found
+    return kind(task, local, privacy)(weights, group)
 
 
 def same(one: Sent, other: Sent, tolerance: float) -> None:
