@@ -1,44 +1,32 @@
 """Spoken commands with their intents and slots: what base models are trained on and simulated devices hear.
 
-A pattern is written in a small language: ``(a|b)`` chooses, ``[a]`` may be left out, ``{type}`` is a slot whose value
-is drawn from ``VALUES``, ``<name>`` is another rule; ``grammar.toml`` holds them. A stable hash of the sentence decides
-whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in two of
-them."""
+A stable hash of the sentence decides whether it belongs to base training (80 %), to the devices (10 %) or is held out
+(10 %), so no sentence is in two of them. The same hash of a sentence's form (types of slots for their values), and of
+its values of open types, has to send it to base training, too: devices and held-out people also say what base training
+never hears said in this way, and names that it never hears."""
 
 import hashlib
 import re
-import tomllib
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from device_sdk.errors import ConfigurationError
-from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.feedback.slots import SlotLexicon, read_slots
+from server.lab.corpora.patterns import Grammar, expand, parsed, read_grammar
 
 Split = Literal["base", "devices", "heldout"]
 Name = TypeVar("Name", bound=str)
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """weight: how often it is drawn, relative to the others; patterns: drawn uniformly."""
-
-    weight: float
-    patterns: tuple[str, ...]
-
-
-_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-RULES: Mapping[str, str] = _FILE["rules"]
-INTENTS: Mapping[str, Intent] = {
-    name: Intent(intent["weight"], tuple(intent["patterns"])) for name, intent in _FILE["intents"].items()
-}
-VALUES: Mapping[str, tuple[str, ...]] = {name: tuple(values) for name, values in _FILE["values"].items()}
-"""Slot type -> its public values."""
+COMMANDS = read_grammar(Path(__file__).with_name("grammar.toml"))
+"""What the packaged model's users say in simulations."""
+EVERYDAY = read_grammar(Path(__file__).with_name("everyday.toml"), COMMANDS)
+"""What base models are trained on: the same coffee orders and digits, and the rest as people say it at home."""
 
 _SHARES: Mapping[Split, float] = {"base": 0.8, "devices": 0.1, "heldout": 0.1}
 _PERSONAL = 0.85  # how often a profile's owner says one of the favourite values
@@ -92,106 +80,80 @@ def assign(text: str, shares: Mapping[Name, float], person: bytes) -> Name:
 
 
 @cache
-def lexicon() -> SlotLexicon:
-    """Every slot value of the grammar."""
-    return SlotLexicon(VALUES)
+def lexicon(grammar: Grammar = EVERYDAY) -> SlotLexicon:
+    """Every slot value of a grammar."""
+    return SlotLexicon(grammar.values)
 
 
 @cache
-def vocabulary() -> tuple[str, ...]:
-    """Every word that the grammar can say, sorted."""
-    words = {word for values in VALUES.values() for value in values for word in value.split()}
-    patterns = [*RULES.values(), *(pattern for intent in INTENTS.values() for pattern in intent.patterns)]
+def vocabulary(grammar: Grammar = EVERYDAY) -> tuple[str, ...]:
+    """Every word that a grammar can say, sorted."""
+    words = {word for values in grammar.values.values() for value in values for word in value.split()}
+    patterns = [*grammar.rules.values(), *(each for intent in grammar.intents.values() for each in intent.patterns)]
     for pattern in patterns:
         words.update(re.sub(r"<\w+>|\{\w+\}|[()\[\]|]", " ", pattern).split())
     return tuple(sorted(words))
 
 
-def profile(generator: np.random.Generator) -> Profile:
+def profile(generator: np.random.Generator, grammar: Grammar = EVERYDAY) -> Profile:
     """A person's own few contacts, songs, drinks, rooms and so on, and the two to four things mostly asked for."""
     favourites = {}
-    for slot_type, values in VALUES.items():
+    for slot_type, values in grammar.values.items():
         if not slot_type.startswith("digit"):
             count = generator.integers(2, 5)
             favourites[slot_type] = tuple(values[index] for index in generator.permutation(len(values))[:count])
-    names = list(INTENTS)
+    names = list(grammar.intents)
     chosen = set(generator.permutation(len(names))[: generator.integers(2, 5)].tolist())
-    weights = np.array([INTENTS[name].weight * (12.0 if index in chosen else 1.0) for index, name in enumerate(names)])
+    common = [grammar.intents[name].weight for name in names]
+    weights = np.array([weight * (12.0 if index in chosen else 1.0) for index, weight in enumerate(common)])
     shares = weights / weights.sum()
     return Profile(favourites, {name: float(share) for name, share in zip(names, shares, strict=True)})
 
 
-def sample(generator: np.random.Generator, split: Split | None = None, profile: Profile | None = None) -> Command:
-    """A command of a split (None: of any), said by anyone or by the owner of a profile. Raises ConfigurationError for
-    an unknown split, or for a profile so narrow that the split has none of its sentences."""
+def sample(
+    generator: np.random.Generator,
+    split: Split | None = None,
+    profile: Profile | None = None,
+    grammar: Grammar = EVERYDAY,
+) -> Command:
+    """A command of a split (None: of any), said by anyone or by the owner of a profile of the same grammar. Raises
+    ConfigurationError for an unknown split, or for a profile so narrow that the split has none of its sentences."""
     if split is not None and split not in _SHARES:
         raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(_SHARES)}")
-    names, shares = _intents() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
+    names, shares = _intents(grammar) if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
     for _ in range(_ATTEMPTS):
-        intent = names[generator.choice(len(names), p=shares)]
-        patterns = INTENTS[intent].patterns
-        slots: dict[str, str] = {}
-        words = _expand(_parsed(patterns[generator.integers(len(patterns))]), generator, profile, slots)
-        text = " ".join(words)
-        if text and (split is None or split_of(text) == split):
-            return Command(text, intent, slots)
+        command = _draw(names[generator.choice(len(names), p=shares)], generator, profile, grammar)
+        fits = command.text and (split is None or split_of(command.text) == split)
+        if fits and (split != "base" or _taught(command, grammar)):
+            return command
     raise ConfigurationError(f"no sentence of split {split!r} in {_ATTEMPTS} attempts; widen the profile's favourites")
 
 
-@cache
-def _intents() -> tuple[tuple[str, ...], tuple[float, ...]]:
-    total = sum(intent.weight for intent in INTENTS.values())
-    return tuple(INTENTS), tuple(intent.weight / total for intent in INTENTS.values())
+def _draw(intent: str, generator: np.random.Generator, profile: Profile | None, grammar: Grammar) -> Command:
+    """Any command of an intent; without text where a type of slot occurs twice in it."""
+
+    def fill(slot_type: str) -> str:
+        values = grammar.values[slot_type]
+        return (profile and profile.draw(slot_type, generator)) or values[generator.integers(len(values))]
+
+    patterns = grammar.intents[intent].patterns
+    pattern = parsed(grammar, patterns[generator.integers(len(patterns))])
+    text = " ".join(expand(grammar, pattern, generator, fill))
+    slots = read_slots(text, lexicon(grammar))
+    return Command(text if len(dict(slots)) == len(slots) else "", intent, dict(slots))
 
 
-_Pattern = list[list[tuple[str, Any]]]
-"""Alternatives, each a sequence of words (kind ""), rules ("<"), slots ("{"), groups ("(") and what may be left out
-("[")."""
-
-
-def _expand(
-    pattern: _Pattern, generator: np.random.Generator, profile: Profile | None, slots: dict[str, str]
-) -> list[str]:
-    """Draw the words of a pattern and fill the slots."""
-    words: list[str] = []
-    for kind, value in pattern[generator.integers(len(pattern)) if len(pattern) > 1 else 0]:
-        if kind == "{":
-            favourite = None if profile is None else profile.draw(value, generator)
-            slots[value] = favourite or VALUES[value][generator.integers(len(VALUES[value]))]
-            words += slots[value].split()
-        elif kind == "<":
-            words += _expand(_parsed(RULES[value]), generator, profile, slots)
-        elif not kind:
-            words.append(value)
-        elif kind == "(" or generator.random() < 0.5:
-            words += _expand(value, generator, profile, slots)
-    return words
+def _taught(command: Command, grammar: Grammar) -> bool:
+    """Whether base training may hear a sentence's form, unless that is nothing but slots, and its values."""
+    form = f" {command.text} "
+    for slot_type, value in command.slots.items():
+        form = form.replace(f" {value} ", f" {{{slot_type}}} ", 1)
+    parts = [value for slot_type, value in command.slots.items() if slot_type in grammar.open]
+    parts += [form] if re.search(r" \w", form) else []
+    return all(split_of(part) == "base" for part in parts)
 
 
 @cache
-def _parsed(pattern: str) -> _Pattern:
-    tokens = deque(re.findall(r"<\w+>|\{\w+\}|[()\[\]|]|[a-z']+", pattern))
-    found = _alternatives(tokens)
-    if tokens:
-        raise ConfigurationError(f"grammar pattern {pattern!r}: unexpected {tokens[0]!r}")
-    return found
-
-
-def _alternatives(tokens: deque[str]) -> _Pattern:
-    """What stands before the next closing bracket, which is left where it is."""
-    options: _Pattern = [[]]
-    while tokens and tokens[0] not in ")]":
-        token = tokens.popleft()
-        if token == "|":
-            options.append([])
-        elif token in "([":
-            options[-1].append((token, _alternatives(tokens)))
-            if not tokens or tokens.popleft() != {"(": ")", "[": "]"}[token]:
-                raise ConfigurationError(f"grammar pattern: {token!r} is not closed")
-        elif token[0] in "<{":
-            if token[1:-1] not in (RULES if token[0] == "<" else VALUES):
-                raise ConfigurationError(f"grammar pattern: {token} is not defined")
-            options[-1].append((token[0], token[1:-1]))
-        else:
-            options[-1].append(("", token))
-    return options
+def _intents(grammar: Grammar) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    total = sum(intent.weight for intent in grammar.intents.values())
+    return tuple(grammar.intents), tuple(intent.weight / total for intent in grammar.intents.values())

@@ -8,7 +8,7 @@ import numpy as np
 
 from device_sdk.checks import check_interval
 from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, draw_scene
-from server.lab.corpora.grammar import Command, Profile, lexicon, profile, sample
+from server.lab.corpora.grammar import COMMANDS, Command, Profile, lexicon, profile, sample
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.corpora.voices import Voice, VoiceSet, draw_voices, speak
 
@@ -32,7 +32,10 @@ def draw_people(
     voices = draw_voices(voice_set, count, generator)
     return tuple(
         Person(
-            f"{voice_set}-{n:02d}", voice, draw_scene(generator, ranges), profile(generator) if with_profiles else None
+            name=f"{voice_set}-{n:02d}",
+            voice=voice,
+            scene=draw_scene(generator, ranges),
+            profile=profile(generator, COMMANDS) if with_profiles else None,
         )
         for n, voice in enumerate(voices)
     )
@@ -56,6 +59,6 @@ def made_corpus(voice_set: VoiceSet, people: int, each: int, seed: int) -> Corpu
     for number, person in enumerate(draw_people(voice_set, people, seed)):
         generator = np.random.default_rng([seed, number, *voice_set.encode()])
         for position in range(each):
-            command = sample(generator, voice_set, person.profile)
+            command = sample(generator, voice_set, person.profile, COMMANDS)
             utterances.append(made_utterance(command, person, (seed, number, position)))
-    return Corpus(f"made:{voice_set}", tuple(utterances), lexicon())
+    return Corpus(f"made:{voice_set}", tuple(utterances), lexicon(COMMANDS))

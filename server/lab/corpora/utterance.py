@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from device_sdk.feedback.slots import SlotLexicon
 
+_ACCENTS = re.compile("[\u0300-\u036f]")
 _NOT_ENGLISH = re.compile(r"[^a-z' ]+")
 _NOT_LETTERS = re.compile(r"[^\w' ]+|[\d_]+")
 
@@ -85,7 +86,9 @@ class Corpus:
 
 
 def clean(sentence: str, english: bool = True) -> str:
-    """Lower-case words of a-z and apostrophe, one space apart; of any letters where the language is another one."""
-    text = unicodedata.normalize("NFC", sentence.lower()).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    """Lower-case words of a-z and apostrophe without accents, one space apart; of any letters where the language is
+    another one."""
+    text = sentence.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text)) if english else unicodedata.normalize("NFC", text)
     text = (_NOT_ENGLISH if english else _NOT_LETTERS).sub(" ", text)
     return " ".join(word for word in text.split() if word.strip("'"))

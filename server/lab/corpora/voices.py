@@ -13,6 +13,7 @@ whose settings hardly differ (``john``, ``norbert``) are in one set.
 import _ctypes
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -118,7 +119,7 @@ def speak(text: str, voice: Voice) -> Waveform:
     variants = _data_path() / "voices" / "!v"
     if not (variants / voice.variant).is_file():  # which the library would ignore
         raise DataError(f"espeak-ng has no voice {voice.name!r}; its variants are in {variants}")
-    data, callback = text.encode(), _CALLBACK(collect)
+    data, callback = _MORNING.sub(r"\1 a.m.", text).encode(), _CALLBACK(collect)
     with _LOCK, _library() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)
         accent = _ACCENT_FILES.get(voice.accent, voice.accent)
@@ -139,6 +140,10 @@ def speak(text: str, voice: Voice) -> Waveform:
     waveform = soxr.resample(samples, native_rate * voice.tract, SAMPLE_RATE, quality="MQ")
     return np.clip(waveform, -1.0, 1.0).astype(np.float32)
 
+
+_HOURS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty"
+_MORNING = re.compile(rf"\b({_HOURS}) am\b")
+"""Else the synthesizer would say the verb."""
 
 # espeak-ng's C interface (speak_lib.h)
 _SYNCHRONOUS, _UTF8 = 2, 1

@@ -17,7 +17,7 @@ from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from server.lab.corpora import Corpus, Utterance, open_corpus
 from server.lab.corpora.acoustics import GENTLE, Ranges
-from server.lab.corpora.grammar import lexicon, sample
+from server.lab.corpora.grammar import COMMANDS, lexicon, sample
 from server.lab.corpora.made import Person, draw_people, made_utterance
 from server.lab.corpora.voices import VARIANTS, VoiceSet
 
@@ -76,7 +76,7 @@ def gather(
     ``devices``, ``heldout`` -> names. tell(done, all): called as speech is rendered. ranges: of the rooms and
     microphones of made people. Raises DataError where the source leaves no voice for devices or none to hold out."""
     if source == "made":
-        words: SlotLexicon | None = lexicon()
+        words: SlotLexicon | None = lexicon(COMMANDS)
         base = VARIANTS["base"]
         filled = {name: getattr(shape, name) or usual for name, usual in MADE.items()}
         said = _make_voices(seed, replace(shape, **filled), ranges)
@@ -141,13 +141,14 @@ def _make_voices(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voi
 def _sentences(person: Person, split: VoiceSet, number: int, utterances: int, seed: int) -> list[Utterance]:
     """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
     generator = np.random.default_rng([seed, number, *split.encode()])
-    habits = [sample(generator, split, person.profile) for _ in range(HABITS)]
+    draw = partial(sample, generator, split, person.profile, COMMANDS)
+    habits = [draw() for _ in range(HABITS)]
     shares = 1.0 / np.arange(1, HABITS + 1)
     shares /= shares.sum()
     said = []
     for position in range(utterances):
         habitual = generator.random() < HABITUAL
-        command = habits[generator.choice(HABITS, p=shares)] if habitual else sample(generator, split, person.profile)
+        command = habits[generator.choice(HABITS, p=shares)] if habitual else draw()
         pitch = int(np.clip(person.voice.pitch + generator.integers(-4, 5), 0, 99))
         rate = int(np.clip(person.voice.rate + generator.integers(-10, 11), 80, 450))
         own = replace(person, voice=replace(person.voice, pitch=pitch, rate=rate))

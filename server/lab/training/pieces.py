@@ -1,6 +1,7 @@
 """What is made from text before training starts: the subword pieces and the public word list."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,15 +9,18 @@ from pathlib import Path
 import sentencepiece
 
 from device_sdk.errors import ConfigurationError, DataError
+from server.lab.corpora.text import read_text, written_out
 from server.lab.corpora.utterance import clean
 
 
 def read_sentences(path: Path, english: bool = True) -> list[str]:
-    """The distinct sentences of a text file, one a line, cleaned, in order. Sentences with figures are left out."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such text file; expected one sentence a line")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    sentences = dict.fromkeys(clean(line, english) for line in lines if not any(c.isdigit() for c in line))
+    """The distinct sentences of a source (:mod:`server.lab.corpora.text`) in the one form of speech, in order. English
+    figures are written out; of other languages, sentences with figures are left out."""
+    lines = read_text(path)
+    spoken = (
+        map(written_out, lines) if english else (clean(line, False) for line in lines if not re.search(r"\d", line))
+    )
+    sentences = dict.fromkeys(spoken)
     sentences.pop("", None)
     if not sentences:
         letters = "the letters a-z" if english else "letters"
