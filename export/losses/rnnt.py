@@ -38,26 +38,15 @@ def rnnt_loss(
     in 0..V-1; frames: [B] int64 in 1..T; lengths: [B] int64 in 0..U. Blank is 0. dtype: of the joint's matrix products
     (default: that of ``encoded``); the lattice is float64 always. pruning: occupancy at or below which a cell's
     gradient is taken as zero. Raises ValueError for shapes that do not fit."""
-    _check(encoded.shape[1], predicted.shape[1], tokens, frames, lengths)
-    given = (encoded, predicted, weight, bias, tokens, frames, lengths, dtype or encoded.dtype, pruning)
-    loss: Tensor = _Transduction.apply(*given)  # type: ignore[no-untyped-call]
-    return loss
-
-
-def rnnt_loss_of_logits(logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
-    """:func:`rnnt_loss` of given logits [B, T, U + 1, V], finite, not normalized, for joints that are not additive.
-    Besides the logits one tensor of their size is held, which becomes their gradient, so that can be taken once."""
-    _check(logits.shape[1], logits.shape[2], tokens, frames, lengths)
-    loss: Tensor = _OfLogits.apply(logits, tokens, frames, lengths)  # type: ignore[no-untyped-call]
-    return loss
-
-
-def _check(width: int, positions: int, tokens: Tensor, frames: Tensor, lengths: Tensor) -> None:
+    width, positions = encoded.shape[1], predicted.shape[1]
     if int(frames.min()) < 1 or int(frames.max()) > width:
         raise ValueError(f"frames: found {int(frames.min())}..{int(frames.max())}, expected 1..{width}")
     if int(lengths.max()) > tokens.shape[1] or positions != tokens.shape[1] + 1:
         found = f"{tokens.shape[1]} columns for lengths up to {int(lengths.max())} and {positions} positions"
         raise ValueError(f"tokens: {found}; expected one position more than tokens")
+    given = (encoded, predicted, weight, bias, tokens, frames, lengths, dtype or encoded.dtype, pruning)
+    loss: Tensor = _Transduction.apply(*given)  # type: ignore[no-untyped-call]
+    return loss
 
 
 class _Transduction(torch.autograd.Function):
@@ -146,31 +135,6 @@ def rows_on(device: torch.device) -> ModuleType:
 
         return kernels
     return rows
-
-
-class _OfLogits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
-        exact = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
-        shares = exact.softmax(-1)
-        cells = shares.shape[:3]
-        labels = torch.nn.functional.pad(tokens, (0, 1))[:, None].expand(cells)
-        flat = exact.reshape(-1, exact.shape[3]), shares.reshape(-1, shares.shape[3]), labels.reshape(-1)
-        blank, label = (value.double().reshape(cells) for value in rows.log_shares(*flat))
-        losses, to_blank, to_label = lattice(blank, label, frames, lengths)
-        ctx.save_for_backward(shares, labels, to_blank, to_label)
-        ctx.dtype = logits.dtype
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        shares, labels, to_blank, to_label = ctx.saved_tensors
-        per_cell = gradients[0][:, None, None]
-        b, y = (to_blank * per_cell).to(shares.dtype), (to_label * per_cell).to(shares.dtype)
-        shares.mul_((b + y)[..., None])  # in place: there may be no room for another
-        shares[..., 0] -= b
-        shares.scatter_add_(3, labels[..., None], -y[..., None])
-        return shares.to(ctx.dtype), None, None, None
 
 
 def lattice(blank: Tensor, emit: Tensor, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:

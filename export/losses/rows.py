@@ -16,11 +16,7 @@ def join(encoded: Tensor, predicted: Tensor, e: Tensor, p: Tensor) -> Tensor:
 def score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities of blank (piece 0) and of each row's label, [C] each, in at least float32."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return log_shares(logits, logits.softmax(-1), labels)
-
-
-def log_shares(logits: Tensor, shares: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`score` where the softmax [C, V] is at hand: log-softmax of whole rows costs twice as much."""
+    shares = logits.softmax(-1)  # log-softmax of whole rows costs twice as much
     two = torch.stack((shares[:, 0], shares.gather(1, labels[:, None])[:, 0]))
     found = two.log()
     faint = (two < _FAINT).any(0).nonzero()[:, 0]

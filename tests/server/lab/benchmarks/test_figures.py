@@ -24,7 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "download": {"LENGTHS": (1.0,)},
     "ingest": {"DELTAS": 4, "COUNTS": 6, "REPEATS": 1, "DISK_SECONDS": 0.05},
     "rescore": {"RUNS": 2, "COUNTS": 200},
-    "rnnt_loss": {"UTTERANCES": 2, "FRAMES": 20, "TOKENS": 4, "PIECES": 16, "TURNS": 3},
+    "rnnt_loss": {"ON_CPU": {"utterances": 2, "frames": 20, "tokens": 4, "pieces": 16, "joiner": 8}, "TURNS": 3},
     "train": {"ON_CPU": {"preset": "tiny", "utterances": 2, "frames": 60, "tokens": 4, "steps": 2}},
 }
 
