@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.audio import SAMPLE_RATE, list_audio, read_audio
+from device_sdk.audio import list_audio, read_audio
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import StreamingArchitecture
@@ -32,6 +32,7 @@ from device_sdk.decoding.block import Block
 from device_sdk.features import logmel
 from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
 from export.benchmarks import imported
+from export.benchmarks.sherpa import BEAM, METHODS, sherpa_recognizer, sherpa_tokens
 from export.benchmarks.stages import (
     CHUNK,
     UNIT,
@@ -49,7 +50,7 @@ from export.sherpa import CHUNK_FRAMES, export_sherpa
 if TYPE_CHECKING:
     from sherpa_onnx import OnlineRecognizer
 
-BEAM, RUNS, CLIPS = 8, 5, 16
+RUNS, CLIPS = 5, 16
 LARGE = "paper"  # the preset that must keep up with speech
 LARGE_CLIPS = 3
 LATENCY = 15.0
@@ -69,7 +70,7 @@ def benchmark(bundle: Path | None = None) -> list[Figure]:
 
     given, clips = Bundle.open(bundle), speech()
     if isinstance(given.architecture, StreamingArchitecture):
-        return imported.figures(given, clips, sherpa_tokens)
+        return imported.figures(given, clips)
     return _figures(given, clips)
 
 
@@ -77,11 +78,11 @@ def _figures(bundle: Bundle, clips: list[Waveform]) -> list[Figure]:
     features = [logmel(clip) for clip in clips]
     with TemporaryDirectory(prefix="idiolect-decode-") as folder:
         exported = export_sherpa(bundle, Path(folder))
-        peers = {name: sherpa_recognizer(exported, bundle, name) for name in ("modified_beam_search", "greedy_search")}
+        beam_peer, greedy_peer = (sherpa_recognizer(exported, bundle, method) for method in METHODS)
     beams = {precision: Recognizer(bundle, _BEAM, precision=precision) for precision in PRECISIONS}
     ways = {
-        "sherpa beam": over(clips, partial(sherpa_tokens, peers["modified_beam_search"])),
-        "sherpa greedy": over(clips, partial(sherpa_tokens, peers["greedy_search"])),
+        "sherpa beam": over(clips, partial(sherpa_tokens, beam_peer)),
+        "sherpa greedy": over(clips, partial(sherpa_tokens, greedy_peer)),
     }
     watched: dict[str, Recognizer] = {}
     for precision, beam in beams.items():  # beside what they are compared with: a shared machine's pace changes
@@ -122,7 +123,7 @@ def _figures(bundle: Bundle, clips: list[Waveform]) -> list[Figure]:
         metric = f"int8 encoder, chunks of {block.strip(', ') or '300 ms'}"
         figures.append(Figure(metric, UNIT, quick, "float32", exact, None if block else 2.5))
     cost, metric = speed["beam, float32"] / speed["hotwords"] - 1.0, f"time that {HOTWORDS:,} hotwords add at beam 8"
-    agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
+    agreement = greedy_agreement(bundle, greedy_peer, clips)
     native = float(not hasattr(Block.search, "__code__"))  # else they are Python, see CONTRIBUTING.md
     return [
         *figures,
@@ -181,35 +182,6 @@ def speech() -> list[Waveform]:
 def shipped_speech() -> list[Waveform]:
     """Commands that held-out voices of espeak-ng say: each [S] float32 at 16 kHz. Files are named by what is said."""
     return [read_audio(path) for path in list_audio([Path(__file__).parent / "speech"])[:CLIPS]]
-
-
-def sherpa_recognizer(folder: Path, bundle: Bundle, method: str) -> OnlineRecognizer:
-    """sherpa-onnx over an exported folder. method: ``greedy_search`` or ``modified_beam_search``."""
-    import sherpa_onnx
-
-    return sherpa_onnx.OnlineRecognizer.from_transducer(
-        tokens=str(folder / "tokens.txt"),
-        **{name: str(folder / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")},
-        num_threads=1,
-        feature_dim=bundle.architecture.mel_bins,
-        decoding_method=method,
-        max_active_paths=BEAM,
-        model_type="nemo_transducer",
-    )
-
-
-def sherpa_tokens(recognizer: OnlineRecognizer, clip: Waveform) -> tuple[list[str], list[float]]:
-    """Tokens (pieces, with a space for the word mark) and their times (s), of the frames that sherpa-onnx decodes: it
-    hands the encoder whole chunks only, and drops what is left over."""
-    stream = recognizer.create_stream()
-    for at in range(0, len(clip), CHUNK):
-        stream.accept_waveform(SAMPLE_RATE, clip[at : at + CHUNK])
-        while recognizer.is_ready(stream):
-            recognizer.decode_stream(stream)
-    stream.input_finished()
-    while recognizer.is_ready(stream):
-        recognizer.decode_stream(stream)
-    return list(recognizer.tokens(stream)), list(recognizer.timestamps(stream))
 
 
 def _random_bundle(folder: Path, preset: str) -> Path:

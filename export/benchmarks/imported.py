@@ -12,35 +12,23 @@ from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.features import logmel
-from device_sdk.runtimes.protocol import Transducer, encode_whole
+from device_sdk.runtimes.protocol import encode_whole
+from export.benchmarks.sherpa import BEAM, METHODS, sherpa_recognizer, sherpa_tokens
 from export.benchmarks.stages import UNIT, decoded, over, speeds
 from export.imports.back import write_sherpa
 
-BEAM, RUNS = 8, 5
+RUNS = 5
 REST = "ms of CPU/s of audio beyond the encoder's"
 
 Waveform = NDArray[np.float32]
 
 
-def figures(bundle: Bundle, clips: Sequence[Waveform], tokens: Callable[..., object]) -> list[Figure]:
-    """Greedy and beam 8 with 8-best, in all and beyond what the encoder takes. tokens: what has sherpa-onnx decode a
-    clip. It hears as much silence at the end as ours does."""
-    import sherpa_onnx
-
+def figures(bundle: Bundle, clips: Sequence[Waveform]) -> list[Figure]:
+    """Greedy and beam 8 with 8-best, in all and beyond what the encoder takes. sherpa-onnx hears as much silence at the
+    end as ours does."""
     with TemporaryDirectory(prefix="idiolect-imported-") as place:
         folder = write_sherpa(bundle, Path(place))
-        files = {part: str(folder / f"{part}.onnx") for part in ("encoder", "decoder", "joiner")}
-        peers = {
-            method: sherpa_onnx.OnlineRecognizer.from_transducer(
-                tokens=str(folder / "tokens.txt"),
-                **files,
-                num_threads=1,
-                decoding_method=method,
-                max_active_paths=BEAM,
-                feature_dim=bundle.architecture.mel_bins,
-            )
-            for method in ("greedy_search", "modified_beam_search")
-        }
+        beam_peer, greedy_peer = (sherpa_recognizer(folder, bundle, method) for method in METHODS)
     beam = Recognizer(bundle, DecodingSettings(beam=BEAM, nbest=BEAM))
     greedy = Recognizer(bundle, DecodingSettings(beam=1, nbest=1), transducer=beam.transducer)
     features, windows = [logmel(clip, bundle.features) for clip in clips], beam.transducer.windows
@@ -48,11 +36,11 @@ def figures(bundle: Bundle, clips: Sequence[Waveform], tokens: Callable[..., obj
         np.pad(clip, (0, 160 * (windows.silence(len(each)) + 1))) for clip, each in zip(clips, features, strict=True)
     ]
     ways: Mapping[str, Callable[[], object]] = {
-        "their greedy": over(padded, partial(tokens, peers["greedy_search"])),
+        "their greedy": over(padded, partial(sherpa_tokens, greedy_peer)),
         "our greedy": over(clips, partial(decoded, greedy)),
-        "their beam": over(padded, partial(tokens, peers["modified_beam_search"])),
+        "their beam": over(padded, partial(sherpa_tokens, beam_peer)),
         "our beam": over(clips, partial(decoded, beam)),
-        "encoder": over(features, partial(_encode, beam.transducer)),
+        "encoder": over(features, partial(encode_whole, beam.transducer)),
     }
     speed = speeds(ways, clips, RUNS)
     beyond = {name: 1e3 / value - 1e3 / speed["encoder"] for name, value in speed.items()}
@@ -64,7 +52,3 @@ def figures(bundle: Bundle, clips: Sequence[Waveform], tokens: Callable[..., obj
             Figure(f"{what}, imported", REST, beyond[ours], peer, beyond[theirs], 0.5, lower_is_better=True),
         ]
     return [*found, Figure("encoder alone, imported", UNIT, speed["encoder"])]
-
-
-def _encode(transducer: Transducer, features: Waveform) -> None:
-    encode_whole(transducer, features)

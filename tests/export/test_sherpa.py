@@ -7,8 +7,9 @@ from device_sdk.decoding.beam import greedy, paths, start
 from device_sdk.errors import BundleError
 from device_sdk.features import FeatureSettings, logmel
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from export.benchmarks.decode import greedy_agreement, sherpa_recognizer, sherpa_tokens, shipped_speech
+from export.benchmarks.decode import greedy_agreement, shipped_speech
 from export.benchmarks.features import kaldi
+from export.benchmarks.sherpa import sherpa_recognizer, sherpa_tokens
 from export.sherpa import CHUNK_FRAMES, export_sherpa, offline_mapping
 from tests.signals import noise
 from tests.speech import SPEECH, packaged
