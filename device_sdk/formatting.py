@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 
 from device_sdk.hypothesis import Word
 
-__all__ = ["Cue", "Span", "cues", "formatted", "spans", "srt", "webvtt"]
-
 MONTHS = frozenset(
     {"january", "february", "april", "june", "july", "august", "september", "october", "november", "december"}
 )

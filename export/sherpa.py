@@ -32,47 +32,6 @@ CHUNK_FRAMES = 30
 OFFLINE_TOP = 400.0
 """Hz below half the sampling rate at which the mel filters of sherpa-onnx's offline recognizer end."""
 
-README = """# {name}, version {version}, for sherpa-onnx
-
-A streaming LSTM transducer in the layout of NeMo's. Unmodified sherpa-onnx (2.0.1 was tried) loads it; features have
-{bins} mel bins, and the model type is `nemo_transducer`.
-
-Streaming, the same features and tokens as idiolect:
-
-```python
-import sherpa_onnx
-
-recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
-    tokens="tokens.txt", encoder="encoder.onnx", decoder="decoder.onnx", joiner="joiner.onnx",
-    feature_dim={bins}, model_type="nemo_transducer", decoding_method="greedy_search",  # or modified_beam_search
-)
-stream = recognizer.create_stream()
-stream.accept_waveform(16000, samples)  # float32, mono, in [-1, 1]; as often as there is more
-stream.input_finished()
-while recognizer.is_ready(stream):
-    recognizer.decode_stream(stream)
-print(recognizer.get_result(stream))
-```
-
-It decodes whole chunks of 300 ms and drops what is left over, so end a file with 0.3 s of silence.
-
-Offline, with the other encoder:
-
-```python
-recognizer = sherpa_onnx.OfflineRecognizer.from_transducer(
-    tokens="tokens.txt", encoder="encoder-offline.onnx", decoder="decoder.onnx", joiner="joiner.onnx",
-    feature_dim={bins}, model_type="nemo_transducer",
-)
-stream = recognizer.create_stream()
-stream.accept_waveform(16000, samples)
-recognizer.decode_stream(stream)
-print(stream.result.text)
-```
-
-sherpa-onnx's offline features differ a little from those the model was trained with (another window, mel filters up to
-7600 Hz); this encoder maps them back as well as can be. Where the choice is free, take the streaming one.
-"""
-
 OPSET, IR_VERSION = 17, 8
 CACHES = ("cache_last_channel", "cache_last_time")
 Float = NDArray[np.float32]
@@ -97,8 +56,9 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     for name, build in (("encoder", _encoder), ("decoder", _decoder), ("joiner", _joiner)):
         (folder / f"{name}.onnx").write_bytes(build(architecture, given))
     write_tokens(folder / "tokens.txt", [*map(bundle.tokenizer.piece, range(1, pieces)), "<blk>"])
-    readme = README.format(name=bundle.manifest.name, version=bundle.version, bins=architecture.mel_bins)
-    (folder / "README.md").write_text(readme, encoding="utf-8")
+    readme = Path(__file__).with_name("sherpa_readme.md").read_text("utf-8")
+    named = {"name": bundle.manifest.name, "version": bundle.version, "bins": architecture.mel_bins}
+    (folder / "README.md").write_text(readme.format(**named), encoding="utf-8")
     return folder
 
 

@@ -15,8 +15,6 @@ from export.imports.folder import write_tokens
 from export.networks.stateless import CONTEXT, StatelessTransducer
 from export.networks.zipformer import LOOK_AHEAD, state_names
 
-__all__ = ["export_zipformer"]
-
 OPSET = 17
 
 
@@ -56,39 +54,16 @@ def export_zipformer(network: StatelessTransducer, pieces: Sequence[str], folder
     folder.mkdir(parents=True, exist_ok=True)
     network = network.eval()
     names, frames = state_names(shape), 2 * shape.chunk
-    axes = {name: 0 if "conv" in name or name in ("embed_states", "processed_lens") else 1 for name in names}
-    batch = {prefix + name: {axis: "N"} for name, axis in axes.items() for prefix in ("", "new_")}
     chunk = (torch.randn(1, frames + LOOK_AHEAD, shape.mel_bins), *network.encoder.start())
-    _export(
-        _Encoder(network),
-        chunk,
-        folder / "encoder.onnx",
-        ["x", *names],
-        ["encoder_out", *(f"new_{name}" for name in names)],
-        {"x": {0: "N"}, "encoder_out": {0: "N"}, **batch},
-        _metadata(network),
-    )
-    context, sides = torch.zeros(1, CONTEXT, dtype=torch.int64), (torch.randn(1, network.architecture.joiner_size),) * 2
-    about = {"context_size": str(CONTEXT), "vocab_size": str(network.architecture.pieces)}
-    free = {0: "N"}
-    _export(
-        _Decoder(network),
-        (context,),
-        folder / "decoder.onnx",
-        ["y"],
-        ["decoder_out"],
-        {"y": free, "decoder_out": free},
-        about,
-    )
-    _export(
-        _Joiner(network),
-        sides,
-        folder / "joiner.onnx",
-        ["encoder_out", "decoder_out"],
-        ["logit"],
-        {"encoder_out": free, "decoder_out": free, "logit": free},
-        {"joiner_dim": str(network.architecture.joiner_size)},
-    )
+    sides = dict.fromkeys(("encoder_out", "decoder_out"), torch.randn(1, network.architecture.joiner_size))
+    following = ["encoder_out", *(f"new_{name}" for name in names)]
+    context = {"y": torch.zeros(1, CONTEXT, dtype=torch.int64)}
+    known = {"context_size": str(CONTEXT), "vocab_size": str(network.architecture.pieces)}
+    width = {"joiner_dim": str(network.architecture.joiner_size)}
+    given = dict(zip(("x", *names), chunk, strict=True))
+    _export(_Encoder(network), given, following, folder / "encoder.onnx", _metadata(network))
+    _export(_Decoder(network), context, ["decoder_out"], folder / "decoder.onnx", known)
+    _export(_Joiner(network), sides, ["logit"], folder / "joiner.onnx", width)
     write_tokens(folder / "tokens.txt", pieces)
     return folder
 
@@ -112,26 +87,31 @@ def _metadata(network: StatelessTransducer) -> dict[str, str]:
 
 def _export(
     module: nn.Module,
-    given: tuple[Tensor, ...],
-    path: Path,
-    inputs: Sequence[str],
+    given: Mapping[str, Tensor],
     outputs: Sequence[str],
-    axes: Mapping[str, Mapping[int, str]],
+    path: Path,
     metadata: Mapping[str, str],
 ) -> None:
+    """given: an example of each input, by name. Batches of any size go in."""
+    batch = {name: {_batch_axis(name): "N"} for name in (*given, *outputs)}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of the tracer: sizes become constants, which are those of a chunk
         torch.onnx.export(
             module.eval(),
-            given,
+            tuple(given.values()),
             str(path),
             dynamo=False,
             opset_version=OPSET,
-            input_names=list(inputs),
+            input_names=list(given),
             output_names=list(outputs),
-            dynamic_axes=dict(axes),
+            dynamic_axes=batch,
         )
     model = onnx.load(str(path))
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
+
+
+def _batch_axis(name: str) -> int:
+    """Caches of the attention have their frames first."""
+    return int("cached" in name and "conv" not in name)

@@ -7,7 +7,6 @@ lucky point wins. An extension earns its place if development meetings have fewe
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, 
 from examples.liu_2020.lists import Listener
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
-from server.lab.tuning.search import smoothed
+from server.lab.tuning.search import Axes, best
 from server.privacy.costs import calibrate
 
 Array = NDArray[np.float64]
-Axes = Mapping[str, Sequence[Any]]
 Step = Callable[[int, int], None]
 
 
@@ -35,22 +33,11 @@ SCALES: Axes = {
 MARGINALS: Axes = {"marginal": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0)}
 
 
-def choose(axes: Axes, errors_of: Callable[[Mapping[str, Any]], int], tell: Step = lambda *_: None) -> dict[str, Any]:
-    """The point of the grid whose errors, averaged with its neighbours', are fewest; the first of equals."""
-    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    errors = np.zeros(len(points))
-    for number, point in enumerate(points):
-        errors[number] = errors_of(point)
-        tell(number + 1, len(points))
-    return points[int(smoothed(errors.reshape([len(values) for values in axes.values()])).argmin())]
-
-
 def tuned_baseline(
     clients: Sequence[Listener], tell: Step = lambda *_: None, scales: Axes = SCALES
 ) -> CombinationWeights:
     """The second pass without marginals at its best, with neural and n-gram scores interpolated at 0.5."""
-    point = choose(scales, lambda point: _sum(baseline(clients, CombinationWeights(**point))), tell)
-    return CombinationWeights(**point)
+    return best(scales, CombinationWeights(), lambda weights: _sum(baseline(clients, weights)), tell)
 
 
 def tuned_marginals(
@@ -62,11 +49,7 @@ def tuned_marginals(
     axes: Axes = MARGINALS,
 ) -> CombinationWeights:
     """Lambda and the smoothing of eq. 4 for the paper's method at T = ``rounds``; the other weights stay."""
-
-    def errors_of(point: Mapping[str, Any]) -> int:
-        return adaptation_errors(clients, background, Method(replace(start, **point)), rounds)
-
-    return replace(start, **choose(axes, errors_of, tell))
+    return best(axes, start, lambda tried: adaptation_errors(clients, background, Method(tried), rounds), tell)
 
 
 def adaptation_errors(clients: Sequence[Listener], background: Array, how: Method, rounds: int) -> int:
@@ -172,19 +155,19 @@ def extend(
     def errors_of(how: Method) -> int:
         return adaptation_errors(clients, background, how, rounds)
 
-    def best(name: str, axes: Axes, how: Method) -> Method:
-        def changed(point: Mapping[str, Any]) -> Method:
-            return replace(how, weights=replace(how.weights, **point))
-
-        return changed(choose(axes, lambda point: errors_of(changed(point)), partial(tell, name)))
+    def choose(name: str, axes: Axes, how: Method) -> Method:
+        return replace(
+            how,
+            weights=best(axes, how.weights, lambda tried: errors_of(replace(how, weights=tried)), partial(tell, name)),
+        )
 
     following = Method(replace(start, refresh="utterance"))
-    posterior = best(POSTERIOR, {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)}, following)
+    posterior = choose(POSTERIOR, {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)}, following)
     whole = min(following, posterior, key=errors_of)
     methods = {
         FOLLOWING: following,
         POSTERIOR: posterior,
-        ALL: best(ALL, _AGAIN, whole),
-        YARDSTICK: best(YARDSTICK, _AGAIN, replace(following, ranks="errors")),
+        ALL: choose(ALL, _AGAIN, whole),
+        YARDSTICK: choose(YARDSTICK, _AGAIN, replace(following, ranks="errors")),
     }
     return methods, {name: errors_of(how) for name, how in methods.items()}

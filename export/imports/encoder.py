@@ -24,8 +24,6 @@ from export.graphs.builder import MICROSOFT, external
 from export.imports.folder import Graph
 from export.imports.linear import Linear
 
-__all__ = ["FAMILIES", "Encoder", "adapt", "encode_once", "family_of", "packed_graph"]
-
 FAMILIES = ("zipformer2", "nemo")
 BIAS = "idiolect.bias"  # of the joiner, in the graph
 _NEMO = "EncDec"  # how its model types begin

@@ -13,8 +13,6 @@ from onnx import TensorProto, numpy_helper
 
 from device_sdk.errors import BundleError
 
-__all__ = ["Graph", "SherpaFolder", "open_folder", "read_graph", "read_tokens", "write_tokens"]
-
 LARGEST_FILE = 1 << 31  # bytes; more is no ONNX file without external data either
 LARGEST_TENSOR = 1 << 29  # values
 MOST_NODES = 200_000

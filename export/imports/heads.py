@@ -14,8 +14,6 @@ from device_sdk.bundle.streaming import Activation, LstmPredictor, StatelessPred
 from export.imports.folder import Graph
 from export.imports.linear import Linear, ancestors, attribute, linear_layers
 
-__all__ = ["Joiner", "Predictor", "join", "read_joiner", "read_predictor"]
-
 Float = NDArray[np.float32]
 
 

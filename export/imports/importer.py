@@ -20,8 +20,6 @@ from export.imports.folder import Graph, SherpaFolder, open_folder
 from export.imports.heads import Joiner, Predictor, join, read_joiner, read_predictor
 from export.imports.pieces import blank_of, piece_model
 
-__all__ = ["Imported", "import_sherpa"]
-
 _CLOSE = 2e-3  # nats, of log-probabilities; graphs of bytes differ by their rounding
 _ROWS = 16
 _NEMO_SYMBOLS = 10  # a frame, as sherpa-onnx decodes them

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from export.imports.folder import Graph
 
-__all__ = ["Linear", "ancestors", "attribute", "linear_layers"]
-
 Float = NDArray[np.float32]
 _INTEGER = "MatMulInteger"
 

@@ -9,8 +9,6 @@ from sentencepiece import sentencepiece_model_pb2
 
 from device_sdk.errors import BundleError
 
-__all__ = ["BLANKS", "WORD_START", "blank_of", "piece_model"]
-
 BLANKS = ("<blk>", "<blank>", "<eps>")
 WORD_START = "\u2581"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")

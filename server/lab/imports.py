@@ -22,8 +22,6 @@ from rescoring.words import WordList
 from server.lab.training import ngram
 from server.lab.training.pieces import read_sentences, word_list
 
-__all__ = ["Import", "import_bundle"]
-
 SECONDS = 1_800.0
 """An import that takes longer is given up."""
 MEMORY = 24 << 30

@@ -7,8 +7,6 @@ import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver, print_table
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Make bundles of transducers of other projects.", no_args_is_help=True, add_completion=False)
 
 

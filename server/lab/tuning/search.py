@@ -15,6 +15,8 @@ from rescoring.words import WordList
 from server.lab.tuning.lists import DevelopmentLists
 
 Array = NDArray[np.float64]
+Axes = Mapping[str, Sequence[float]]
+"""Values to try of each weight, rising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,13 @@ def tune(
     choice is the least error count averaged with its neighbours on the grid, so that a single lucky point does not win.
     progress: called with the share done."""
     shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
-    axes: list[tuple[str, Sequence[float]]] = [
-        ("language_model", grid.language_model),
-        ("ngram_share", shares),
-        ("word_bonus", grid.word_bonus),
-        ("unlisted_bonus", grid.unlisted_bonus),
-    ]
-    chosen = _best(axes, start, lists.word_errors, lambda share: progress(0.3 * share))
+    axes: Axes = {
+        "language_model": grid.language_model,
+        "ngram_share": shares,
+        "word_bonus": grid.word_bonus,
+        "unlisted_bonus": grid.unlisted_bonus,
+    }
+    chosen = best(axes, start, lists.word_errors, lambda done, all_: progress(0.3 * done / all_))
     errors = {"first_pass": lists.first_pass_errors, "rescored": lists.word_errors(chosen)}
     others = others_marginals(lists, chosen, words, background)
 
@@ -69,17 +71,17 @@ def tune(
         return int(marginal_errors(lists, weights, words, background, others).sum())
 
     near = grid.language_model.index(chosen.language_model)
-    adapting: list[tuple[str, Sequence[float]]] = [
-        ("language_model", grid.language_model[max(0, near - 1) : near + 2]),
-        ("marginal", grid.marginal),
-        ("smoothing", grid.smoothing),
-    ]
-    chosen = _best(adapting, chosen, simulate, lambda share: progress(0.3 + 0.5 * share))
+    axes = {
+        "language_model": grid.language_model[max(0, near - 1) : near + 2],
+        "marginal": grid.marginal,
+        "smoothing": grid.smoothing,
+    }
+    chosen = best(axes, chosen, simulate, lambda done, all_: progress(0.3 + 0.5 * done / all_))
     for done, name in enumerate(("beta", "alpha", "sigma"), 1):
         if name != "alpha" or others:  # without others there is no global distribution
             rest = {"beta": chosen.alpha, "alpha": chosen.beta, "sigma": -np.inf}[name]  # eq. 2: at most 1 in all
             axis = [value for value in getattr(grid, name) if value + rest <= 1]
-            chosen = _best([(name, axis)], chosen, simulate)
+            chosen = best({name: axis}, chosen, simulate)
         progress(0.8 + done / 15)
     errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
     return Tuned(chosen, errors)
@@ -143,24 +145,24 @@ def smoothed(errors: Array) -> Array:
     return values
 
 
-def _best(
-    axes: Sequence[tuple[str, Sequence[float]]],
+def best(
+    axes: Axes,
     start: CombinationWeights,
     errors_of: Callable[[CombinationWeights], int],
-    progress: Callable[[float], None] = lambda share: None,
+    tell: Callable[[int, int], None] = lambda *_: None,
 ) -> CombinationWeights:
-    """The point of a full grid whose error count, averaged with its neighbours, is least."""
-    names = [name for name, _ in axes]
-    points = list(itertools.product(*(values for _, values in axes)))
-    weights = [replace(start, **cast("dict[str, Any]", dict(zip(names, point, strict=True)))) for point in points]
+    """The point of a full grid whose error count, averaged with its neighbours', is least. tell: called with (points
+    that were tried, all)."""
+    points = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+    weights = [replace(start, **cast("dict[str, Any]", point)) for point in points]
     errors: list[int] = []
     for each in weights:
         errors.append(errors_of(each))
-        progress(len(errors) / len(points))
-    averaged = smoothed(np.reshape(errors, [len(values) for _, values in axes])).reshape(-1)
+        tell(len(errors), len(points))
+    averaged = smoothed(np.reshape(errors, [len(values) for values in axes.values()])).reshape(-1)
     # Where the data does not tell points apart, the one nearest to the start (in steps of the grid) is kept.
-    here = [int(np.abs(np.asarray(values) - getattr(start, name)).argmin()) for name, values in axes]
-    places = itertools.product(*(range(len(values)) for _, values in axes))
+    here = [int(np.abs(np.asarray(values) - getattr(start, name)).argmin()) for name, values in axes.items()]
+    places = itertools.product(*(range(len(values)) for values in axes.values()))
     moved = [sum(abs(at - was) for at, was in zip(place, here, strict=True)) for place in places]
     least = min(np.flatnonzero(averaged <= averaged.min() + 1e-9).tolist(), key=lambda index: moved[index])
     return weights[least]

@@ -19,30 +19,20 @@ DOCUMENT = Bytes("This document.", "application/json")
 router = APIRouter()
 
 
+@router.head("/healthz", **operation(None))
 @router.get("/healthz", **operation(messages.Health))
 def get_health() -> Response:
     """The process runs and answers. It looks at nothing else: whoever restarts what is unhealthy mends no database."""
     return plain({"status": "ok"})
 
 
-@router.head("/healthz", **operation(None))
-def head_health() -> Response:
-    """As GET, without a body."""
-    return _head(get_health())
-
-
+@router.head("/readyz", **operation(None, also={503: None}))
 @router.get("/readyz", **operation(messages.Readiness, also={503: messages.Readiness}))
 def get_readiness(request: Request) -> Response:
     """200 when requests can be served, 503 when not: what was looked at, and whether it is in order; how long ago the
     loop that moves rounds, and every unfinished round, had its last good tick."""
     found = service(request).ready
     return plain(asdict(found) | {"status": found.status}, 200 if found.status == "ready" else 503)
-
-
-@router.head("/readyz", **operation(None, also={503: None}))
-def head_readiness(request: Request) -> Response:
-    """As GET, without a body."""
-    return _head(get_readiness(request))
 
 
 @router.get("/metrics", **for_operators(METRICS))
@@ -62,8 +52,3 @@ def get_metrics(request: Request) -> Response:
 def get_openapi(request: Request) -> Response:
     """This interface as an OpenAPI document."""
     return plain(request.app.openapi())
-
-
-def _head(found: Response) -> Response:
-    """The status and headers of an answer, its length among them."""
-    return Response(status_code=found.status_code, headers=dict(found.headers))

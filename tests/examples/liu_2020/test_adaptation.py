@@ -15,6 +15,7 @@ from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Personal
 from examples.liu_2020.lists import Listener, listeners
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
+from server.lab.tuning.search import best
 from tests.examples.liu_2020.test_lists import WORDS, background, client
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
@@ -140,8 +141,9 @@ SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
 
 
 def test_a_lucky_point_does_not_win() -> None:
-    errors = {0: 50, 1: 20, 2: 50, 3: 31, 4: 30, 5: 31}
-    assert rows.choose({"at": tuple(errors)}, lambda point: errors[point["at"]]) == {"at": 4}
+    errors = {0.0: 50, 1.0: 20, 2.0: 50, 3.0: 31, 4.0: 30, 5.0: 31}
+    start = CombinationWeights()
+    assert best({"marginal": tuple(errors)}, start, lambda tried: errors[tried.marginal]).marginal == 4.0
 
 
 def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
