@@ -30,7 +30,7 @@ class Span:
     stop: int
 
 
-def formatted(text: str) -> str:
+def written_form(text: str) -> str:
     """The text with digits for numbers, a capital at the start, and capitals for I, weekdays and months. "sixteen
     ounce" -> "16 ounce", "twenty five" -> "25", "one two three" -> "123", "ten thirty p m" -> "10:30 pm", "five
     percent" -> "5%", "twenty first" -> "21st", "three point one four" -> "3.14", "nineteen oh five" -> "1905". What may

@@ -19,7 +19,7 @@ from device_sdk.learning.kept import Kept
 from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, heard
+from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, count_words
 from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
@@ -144,7 +144,7 @@ class Counting:
     def counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was recognized just now adds to the counts."""
         texts, scores = [each.text for each in nbest], [each.score for each in nbest]
-        return heard(texts, self._model_state.base.words, self._rescorer.weights, scores)
+        return count_words(texts, self._model_state.base.words, self._rescorer.weights, scores)
 
     def count(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """Counts an utterance. Where the disk fails it is counted in memory, and written with the next one."""
@@ -170,7 +170,7 @@ class Counting:
         said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
         by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
         scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
-        counts = heard(said, words, self._rescorer.weights, scores)
+        counts = count_words(said, words, self._rescorer.weights, scores)
         if counts != example.counts:
             due = not example.reported  # what was reported once is not reported again
             cache = caches.withdraw(model_state.cache, example.counts, due)
@@ -182,7 +182,8 @@ class Counting:
         model_state, settings = self._model_state, self._settings.channel
         assert settings is not None
         form = model_state.base.features
-        channel = channels.heard(model_state.channel, features, len(features) * form.shift / form.sample_rate, settings)
+        seconds = len(features) * form.shift / form.sample_rate
+        channel = channels.update(model_state.channel, features, seconds, settings)
         with _surviving("the channel is remembered in memory only"):
             model_state.keep_channel(channel)
         model_state.channel = channel

@@ -20,7 +20,7 @@ from server.operators.accounts import BOOTSTRAP, record
 from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, check
 from server.privacy import ledger
 from server.privacy.charges import charge_for
-from server.privacy.composition import Spent, compose, unhurried
+from server.privacy.composition import Spent, compose, run_unhurried
 from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.processes import shared_key
@@ -230,12 +230,12 @@ class Service:
     def _give_up(self, round_id: str, note: str) -> None:
         with self._advancing:
             now = self.settings.clock()
-            unhurried(give_up, self.database, self.blobs, round_id, now, note, self.caps)
+            run_unhurried(give_up, self.database, self.blobs, round_id, now, note, self.caps)
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
             how = (self._evaluate, self._rehearse, self._workers, self.caps, self.settings.rollout)
-            unhurried(advance, self.database, self.blobs, round_id, self.settings.clock, *how)
+            run_unhurried(advance, self.database, self.blobs, round_id, self.settings.clock, *how)
             if (keep := self.settings.keep_models) is None:
                 return
             with self.database.read() as connection:
@@ -257,10 +257,10 @@ class Service:
             if not math.isinf(cap) and compose(first, self.settings.delta_probability)[0] > cap:
                 detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
                 raise Refusal(422, "privacy_cap", detail, stream)
-        return unhurried(self._begin, settings, opened, by)
+        return run_unhurried(self._begin, settings, opened, by)
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
-        return unhurried(self._begin, round_id, True, by)
+        return run_unhurried(self._begin, round_id, True, by)
 
     def _begin(self, wanted: RoundSettings | str, opened: bool, by: str) -> dict[str, Any]:
         """In one transaction. wanted: settings of a round to create, or the id of one that is planned."""
@@ -307,13 +307,13 @@ class Service:
         """Promote the running rollout's model, or take it back, as far as there is evidence."""
         with self._advancing:
             now = self.settings.clock()
-            unhurried(conduct.judge, self.database, self.blobs, self._evaluate, now, self.caps)
+            run_unhurried(conduct.judge, self.database, self.blobs, self._evaluate, now, self.caps)
 
     def promote_rollout(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_rollout``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             given = (self.database, self.blobs, self._evaluate, self.settings.clock(), by, note)
-            return unhurried(conduct.promote, *given, caps=self.caps, force=force)
+            return run_unhurried(conduct.promote, *given, caps=self.caps, force=force)
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""

@@ -113,7 +113,7 @@ class Shaped(Protocol):
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]: ...
 
 
-def frozen(architecture: Shaped, subset: Subset) -> Frozen:
+def frozen_part(architecture: Shaped, subset: Subset) -> Frozen:
     """What runs in int8 beneath a subset. Every other layer is part of its training graph."""
     if not isinstance(architecture, Architecture):
         return Frozen()
@@ -132,7 +132,7 @@ def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
             return tuple(name for name in shapes if name.startswith(("encoder.", "joiner.encoder.")))
         case "adapters":
             return tuple(name for name, shape in shapes.items() if len(shape) == 2 and name != "predictor.embedding")
-    beneath = frozen(architecture, subset).parameters(architecture)
+    beneath = frozen_part(architecture, subset).parameters(architecture)
     return tuple(name for name in shapes if name not in beneath)
 
 

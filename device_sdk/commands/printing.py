@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.commands.output import print_table
-from device_sdk.formatting import Cue, cues, formatted, spans
+from device_sdk.formatting import Cue, cues, spans, written_form
 from device_sdk.hypothesis import Word
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def print_result(console: Console, name: str, result: Result, format_text: bool)
         scores = hypothesis.scores
         parts = [hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal, scores.hotword]
         shown = [f"{part:.2f}" for part in parts[: None if hotwords else -1]]
-        text = formatted(hypothesis.text) if format_text else hypothesis.text
+        text = written_form(hypothesis.text) if format_text else hypothesis.text
         table.add_row(str(rank), *shown, f"{100 * hypothesis.confidence:.0f}%", Text(text))
     print_table(console, table)
     times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in result.nbest[0].words)

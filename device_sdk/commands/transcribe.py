@@ -197,10 +197,10 @@ class _Showing:
 
     def text(self, said: Result | Heard) -> str:
         """Of an utterance or, utterance by utterance, of a file."""
-        from device_sdk.formatting import formatted
+        from device_sdk.formatting import written_form
 
         results = said.results if isinstance(said, Heard) else (said,)
-        return " ".join(formatted(result.text) if self.format_text else result.text for result in results)
+        return " ".join(written_form(result.text) if self.format_text else result.text for result in results)
 
     def line(self, name: str, result: Result) -> str:
         """A result as one line of text; name: of its file, none in a stream."""

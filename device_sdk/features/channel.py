@@ -46,7 +46,7 @@ class Channel:
     seconds: float = 0.0
 
 
-def heard(channel: Channel, features: Float, seconds: float, settings: ChannelSettings) -> Channel:
+def update(channel: Channel, features: Float, seconds: float, settings: ChannelSettings) -> Channel:
     """The channel after an utterance more. T: frames; M: mel bins. features: [T, M] as the microphone gave them, before
     any offset; seconds: their length. Frames of another number of bins than before begin anew."""
     if not len(features) or not seconds > 0:

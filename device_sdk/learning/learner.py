@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import Architecture, Subset, frozen, trainable
+from device_sdk.bundle.architecture import Architecture, Subset, frozen_part, trainable
 from device_sdk.bundle.streaming import AnyArchitecture, chosen
 from device_sdk.errors import AudioError, LearningError
 from device_sdk.feedback.signals import Corrected, CostFunction, parts
@@ -103,7 +103,7 @@ def step_bytes(architecture: AnyArchitecture, subset: Subset | None, frames: int
     """Bytes that a step takes beyond the open session and the weights, as an upper estimate. frames: of features,
     before subsampling. lengths: [N] tokens of each hypothesis, N at least 1."""
     subset = chosen(architecture, subset)
-    shapes, beneath = architecture.parameter_shapes(), frozen(architecture, subset)
+    shapes, beneath = architecture.parameter_shapes(), frozen_part(architecture, subset)
     heard, said, hypotheses = frames // architecture.subsampling_factor, max(lengths) + 1, len(lengths)
     encoder = 4 * _STATES * heard * architecture.joiner_size
     if isinstance(architecture, Architecture):

@@ -164,7 +164,7 @@ class UtteranceCounts:
     unlisted: Mapping[str, float] = field(default_factory=dict)
 
 
-def heard(
+def count_words(
     texts: Sequence[str], words: WordList, weights: CombinationWeights, scores: Sequence[float] | None = None
 ) -> UtteranceCounts:
     """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4). texts: the n-best list's, best

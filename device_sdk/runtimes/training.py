@@ -13,8 +13,8 @@ from device_sdk.bundle.architecture import (
     Frozen,
     Subset,
     factor_names,
-    frozen,
     frozen_file,
+    frozen_part,
     trainable,
     training_file,
 )
@@ -132,7 +132,7 @@ class TrainingSession(Training):
             expected = [each for name in names for each in (factor_names(name) if subset == "adapters" else (name,))]
             if isinstance(architecture, StreamingArchitecture):
                 beneath = StreamingEncoder(bundle, threads)
-            elif frozen(architecture, subset) and bundle.has(frozen_file(subset)):
+            elif frozen_part(architecture, subset) and bundle.has(frozen_file(subset)):
                 beneath = _frozen_layers(bundle, subset, threads)
         elif architecture is not None:
             source = "training graph"
@@ -185,5 +185,5 @@ class TrainingSession(Training):
 
 def _frozen_layers(bundle: Bundle, subset: Subset, threads: int) -> FrozenLayers:
     path, levels = bundle.file(frozen_file(subset)), LEVELS if exact_products(bundle) else COARSE_LEVELS
-    layers = frozen(bundle.architecture, subset)
+    layers = frozen_part(bundle.architecture, subset)
     return FrozenLayers(path.read_bytes(), str(path), bundle.lstm, layers, levels, threads)

@@ -37,11 +37,11 @@ from export.benchmarks.stages import (
     CHUNK,
     UNIT,
     bounds,
-    decoded,
     encode,
     over,
     profile,
     profile_figures,
+    run_session,
     speeds,
     stream_features,
 )
@@ -90,9 +90,9 @@ def _figures(bundle: Bundle, clips: list[Waveform]) -> list[Figure]:
             for kind, settings in (("beam", _BEAM), ("greedy", _GREEDY)):
                 held = Recognizer(bundle, replace(settings, block_seconds=seconds), transducer=beam.transducer)
                 watched[f"{'beam 8' if kind == 'beam' else kind}, {blocks}{precision}"] = held
-                ways[f"{kind}, {blocks}{precision}"] = over(clips, partial(decoded, held))
+                ways[f"{kind}, {blocks}{precision}"] = over(clips, partial(run_session, held))
         if precision == "float32":
-            ways["hotwords"] = over(clips, partial(decoded, beam, hotwords=_phrases(HOTWORDS)))
+            ways["hotwords"] = over(clips, partial(run_session, beam, hotwords=_phrases(HOTWORDS)))
         ways[f"encoder, {precision}"] = over(features, partial(encode, beam.transducer))
         ways[f"encoder, 3 s, {precision}"] = over(features, partial(encode, beam.transducer, block=10 * CHUNK_FRAMES))
         ways[f"features and encoder, {precision}"] = over(clips, partial(_hear, beam))
@@ -140,7 +140,10 @@ def _large(clips: list[Waveform]) -> list[Figure]:
     with TemporaryDirectory(prefix="idiolect-large-") as folder:
         bundle = Bundle.open(_random_bundle(Path(folder) / "bundle", LARGE))
         recognizer = Recognizer(bundle, _BEAM, precision="int8")
-        ways = {"beam": over(clips, partial(decoded, recognizer)), "encoder": over(clips, partial(_hear, recognizer))}
+        ways = {
+            "beam": over(clips, partial(run_session, recognizer)),
+            "encoder": over(clips, partial(_hear, recognizer)),
+        }
         speed = speeds(ways, clips, RUNS)
     what = f"{LARGE} preset, random weights, int8"
     return [

@@ -14,7 +14,7 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.features import logmel
 from device_sdk.runtimes.protocol import encode_whole
 from export.benchmarks.sherpa import BEAM, METHODS, sherpa_recognizer, sherpa_tokens
-from export.benchmarks.stages import UNIT, decoded, over, speeds
+from export.benchmarks.stages import UNIT, over, run_session, speeds
 from export.imports.back import write_sherpa
 
 RUNS = 5
@@ -37,9 +37,9 @@ def figures(bundle: Bundle, clips: Sequence[Waveform]) -> list[Figure]:
     ]
     ways: Mapping[str, Callable[[], object]] = {
         "their greedy": over(padded, partial(sherpa_tokens, greedy_peer)),
-        "our greedy": over(clips, partial(decoded, greedy)),
+        "our greedy": over(clips, partial(run_session, greedy)),
         "their beam": over(padded, partial(sherpa_tokens, beam_peer)),
-        "our beam": over(clips, partial(decoded, beam)),
+        "our beam": over(clips, partial(run_session, beam)),
         "encoder": over(features, partial(encode_whole, beam.transducer)),
     }
     speed = speeds(ways, clips, RUNS)

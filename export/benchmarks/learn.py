@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from device_sdk.benchmarks import Figure, alternate
 from device_sdk.benchmarks.memory import peak_megabytes
-from device_sdk.bundle.architecture import PRESETS, Subset, frozen, frozen_file, training_file
+from device_sdk.bundle.architecture import PRESETS, Subset, frozen_file, frozen_part, training_file
 
 RATE = np.float32(1e-3)
 
@@ -100,7 +100,7 @@ def _write_graphs(case: Case, folder: Path) -> None:
 
     architecture = PRESETS[case.preset]
     graphs = {training_file(case.subset): training(architecture, case.subset)}
-    if layers := frozen(architecture, case.subset):
+    if layers := frozen_part(architecture, case.subset):
         graphs[frozen_file(case.subset)] = frozen_layers(architecture, layers)
     for name, graph in graphs.items():
         (folder / f"{case.preset}.{name}").write_bytes(graph)
@@ -135,7 +135,7 @@ def onnxruntime_step(problem: Problem, case: Case, folder: Path) -> Callable[[],
     """Ours: a function that takes one step, in place, and returns the gradients."""
     from device_sdk.runtimes.training import FrozenLayers, TrainingSession
 
-    architecture, layers = PRESETS[case.preset], frozen(PRESETS[case.preset], case.subset)
+    architecture, layers = PRESETS[case.preset], frozen_part(PRESETS[case.preset], case.subset)
     graph = (folder / f"{case.preset}.{training_file(case.subset)}").read_bytes()
     path = folder / f"{case.preset}.{frozen_file(case.subset)}"
     beneath = FrozenLayers(path.read_bytes(), str(path), architecture, layers) if layers else None

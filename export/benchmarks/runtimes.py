@@ -20,7 +20,7 @@ from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
 from export.benchmarks.decode import speech
 from export.benchmarks.learn import SHORT, SIDES, in_turns, problem
-from export.benchmarks.stages import UNIT, decoded, encode, over, speeds
+from export.benchmarks.stages import UNIT, encode, over, run_session, speeds
 from export.benchmarks.start import OURS, starts
 from export.executorch import TrainingStep, export_executorch
 from export.executorch.training import training_example
@@ -55,7 +55,7 @@ def _speeds(bundle: Bundle, ours: Transducer, peer: Transducer, clips: list[Floa
     for side, transducer in (("ExecuTorch", ours), (PEER, peer)):
         recognizer = Recognizer(bundle, DecodingSettings(beam=8, nbest=8), transducer=transducer)
         ways[f"encoder, 300 ms at a time, {side}"] = over(features, partial(encode, transducer))
-        ways[f"beam 8, 8-best, {side}"] = over(clips, partial(decoded, recognizer))
+        ways[f"beam 8, 8-best, {side}"] = over(clips, partial(run_session, recognizer))
     speed = speeds(ways, clips, RUNS)
     return [
         Figure(f"{what}, ExecuTorch", UNIT, speed[f"{what}, ExecuTorch"], PEER, speed[f"{what}, {PEER}"])

@@ -81,7 +81,7 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
         found = distinct(paths(stream.beam), recognizer.tokenizer, recognizer.frame_seconds, len(clip) / SAMPLE_RATE)
         with_confidence(found, recognizer.bundle.combination.confidence)
         times.append(process_time())
-        decoded(recognizer, clip)
+        run_session(recognizer, clip)
         times.append(process_time())
         for stage, begin, end in zip(("features", "search", "n-best", "session"), times, times[1:], strict=False):
             spent[stage] += end - begin
@@ -93,7 +93,7 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
     return spent
 
 
-def decoded(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = None) -> None:
+def run_session(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = None) -> None:
     """A session from its first chunk to its result."""
     session = recognizer.session(SAMPLE_RATE, hotwords=hotwords)
     for at in range(0, len(clip), CHUNK):

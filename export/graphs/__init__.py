@@ -1,6 +1,6 @@
 """Hand-built ONNX graphs: streaming recognition and training, for plain onnxruntime."""
 
-from device_sdk.bundle.architecture import Architecture, frozen, frozen_file, training_file
+from device_sdk.bundle.architecture import Architecture, frozen_file, frozen_part, training_file
 from device_sdk.bundle.streaming import subsets_of
 from export.graphs.streaming import encoder, frozen_layers, joiner, predictor
 from export.graphs.training import training
@@ -11,7 +11,7 @@ __all__ = ["build_graphs", "encoder", "frozen_layers", "joiner", "predictor", "t
 def build_graphs(architecture: Architecture) -> dict[str, bytes]:
     """Every graph of a bundle: file name -> model bytes. Weights are not inside (device_sdk.bundle.weights)."""
     subsets = subsets_of(architecture)
-    beneath = {subset: frozen(architecture, subset) for subset in subsets}
+    beneath = {subset: frozen_part(architecture, subset) for subset in subsets}
     return {
         **{f"{build.__name__}.onnx": build(architecture) for build in (encoder, predictor, joiner)},
         **{f"{build.__name__}.int8.onnx": build(architecture, int8=True) for build in (encoder, predictor, joiner)},

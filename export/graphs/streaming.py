@@ -134,14 +134,14 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
     return g.finish("frozen.int8")
 
 
-def started(g: GraphBuilder, tokens: Value) -> Value:
+def previous_tokens(g: GraphBuilder, tokens: Value) -> Value:
     """What the prediction network reads: tokens [N, U] -> [U + 1, N], blank before the first."""
     return g.concat(g.expand(g.integer(0), 1, g.size(tokens, 0)), g.transpose(tokens), axis=0)
 
 
 def _predict(g: GraphBuilder, tokens: Value) -> Value:
     """On the fixed grid of the streaming predictor: what one hypothesis gives does not depend on the others."""
-    architecture, read = g.architecture, started(g, tokens)
+    architecture, read = g.architecture, previous_tokens(g, tokens)
     size, count = architecture.predictor_size, g.size(tokens, 0)
     rows = embedded_product(g, g.reshape(read, -1), "predictor.0.W", "predictor.0.B")
     for layer in range(architecture.predictor_layers):

@@ -10,12 +10,12 @@ Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from device_sdk.bundle.architecture import Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.bundle.architecture import Frozen, Subset, factor_names, frozen_part, trainable
 from device_sdk.bundle.streaming import AnyArchitecture, StatelessPredictor, StreamingArchitecture
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
 from export.graphs.joint import Joint, distinct_prefixes, lattice
 from export.graphs.lstm import Trace, lstm, lstm_gradients, matrix_gradients, traced_lstm
-from export.graphs.streaming import stacked_frames, started
+from export.graphs.streaming import previous_tokens, stacked_frames
 
 EMBEDDING = "predictor.embedding"
 OUTPUT, OUTPUT_BIAS = "joiner.output.weight", "joiner.output.bias"
@@ -36,7 +36,7 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
     the matrices [out, in], ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further inputs; the matrices that come in
     hold the factors' products already."""
     shapes, wanted = architecture.parameter_shapes(), frozenset(trainable(architecture, subset))
-    beneath, factors = frozen(architecture, subset), subset == "adapters"
+    beneath, factors = frozen_part(architecture, subset), subset == "adapters"
     g = GraphBuilder(architecture)
     tokens, lengths = g.input("tokens", ["N", "U"], INT64), g.input("lengths", ["N"], INT64)
     weights, costs, cost_scale = g.input("weights", ["N"]), g.input("costs", ["N"]), g.input("cost_scale", [])
@@ -54,7 +54,7 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
 
     # Forwards: networks, joint, lattice.
     frames, encoder_gradients = _frames(g, architecture, beneath, by_encoder, factors)
-    count, previous = g.size(tokens, 0), started(g, tokens)
+    count, previous = g.size(tokens, 0), previous_tokens(g, tokens)
     representatives, prefix_of = distinct_prefixes(g, tokens, lengths)
     if architecture.predictor_layers:
         prefixes, predictor_gradients = _prefixes(g, previous, representatives, beneath, by_predictor, factors)

@@ -76,7 +76,7 @@ class Spent:
 
 def compose(total: Spent, delta: float) -> tuple[float, float]:
     """(epsilon, delta) of everything spent; the delta is 0 where the epsilon needs none. Distributions may take
-    seconds, the first time that somebody asks for these charges: see :func:`unhurried`."""
+    seconds, the first time that somebody asks for these charges: see :func:`run_unhurried`."""
     lines = tuple(sorted(total.charges.items()))
     found = _closed(lines, delta)
     if not found.distributions:
@@ -84,7 +84,7 @@ def compose(total: Spent, delta: float) -> tuple[float, float]:
     return _KNOWN.get(lines, delta, found)
 
 
-def unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What ``work`` returns, for work that composes while others wait for it: for a transaction that writes, say. What
     is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun anew
     once it is known. So it must be one transaction, or several that go on where the last one ended."""
@@ -101,7 +101,7 @@ def unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 class _Unknown(BaseException):
-    """Stops work that must not wait for a composition. No error: nobody but :func:`unhurried` shall catch it."""
+    """Stops work that must not wait for a composition. No error: nobody but :func:`run_unhurried` shall catch it."""
 
     def __init__(self, lines: Lines, delta: float) -> None:
         self.lines, self.delta = lines, delta

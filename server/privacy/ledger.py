@@ -146,7 +146,7 @@ def check_population(connection: Connection, stream: str, charge: Charge, cap: f
     query = select(_TOTALS.device_id).join(devices).where(_TOTALS.stream == stream, *eligible_at(now))
     candidates = {*connection.execute(query.distinct()).scalars(), first_enrolled(connection, now)} - {None}
     totals = _by_device(connection, stream)
-    for total in dearest(totals.get((str(device_id), stream), Spent()) for device_id in candidates):
+    for total in largest_histories(totals.get((str(device_id), stream), Spent()) for device_id in candidates):
         if not _fits(total.plus(charge), cap, delta):
             passed = f"{stream}: a device that is eligible would pass the cap {cap:g}"
             detail = f"{passed}; an amplified round charges all of them, so ask for more noise or a smaller rate"
@@ -162,7 +162,7 @@ def _fits(total: Spent, cap: float, delta: float) -> bool:
     return quick_bound(total, delta) <= cap or compose(total, delta)[0] <= cap
 
 
-def dearest(histories: Iterable[Spent]) -> list[Spent]:
+def largest_histories(histories: Iterable[Spent]) -> list[Spent]:
     """Those of the histories of which no other holds every charge as often: one of them has the largest epsilon, and
     thousands of devices share few of them."""
     distinct = {frozenset(total.charges.items()): total for total in histories}
@@ -195,7 +195,7 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
     streams: dict[str, dict[str, Any]] = {}
     for stream in STREAMS:
         own = [total for (_, name), total in totals.items() if name == stream]
-        levels = [_levels(stream, total, delta) for total in dearest(own)]
+        levels = [_levels(stream, total, delta) for total in largest_histories(own)]
         labels = sorted({trust for name, trust in trusts if name == stream})
         counts = [line["count_epsilon"] for line in levels if line["count_epsilon"] is not None]
         streams[stream] = {

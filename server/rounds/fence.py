@@ -65,7 +65,7 @@ def raise_fence(connection: Connection, saved_at: float, now: float, rounds_sinc
         abandon_groups(connection, row.id, note)
     number = _beyond(max((row.number for row in every), default=0))
     round_id = _fence_round(connection, every, number, count, when, now)
-    dearest = _dearest(every, count).items()
+    dearest = _largest_charges(every, count).items()
     epsilon = {stream: _charge(connection, round_id, stream, charge, count, now) for stream, charge in dearest}
     return Fence(saved_at, count, epsilon, tuple(row.id for row in underway), number, _marginals(connection, when, now))
 
@@ -100,7 +100,7 @@ def _fence_round(
     return round_id
 
 
-def _dearest(every: Sequence[Row[Any]], count: int) -> dict[str, Charge]:
+def _largest_charges(every: Sequence[Row[Any]], count: int) -> dict[str, Charge]:
     """By stream that any round had: the charge that costs most, so many times."""
     found: dict[str, Charge] = {}
     plans = {str(row.settings): read_settings(row) for row in every}

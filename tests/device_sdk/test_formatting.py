@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from device_sdk.formatting import ORDINALS, cardinal, cues, formatted, ordinal, spans, srt, webvtt
+from device_sdk.formatting import ORDINALS, cardinal, cues, ordinal, spans, srt, webvtt, written_form
 from device_sdk.hypothesis import Word
 
 FIRST = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
@@ -38,7 +38,7 @@ def test_every_number_is_read_back(value: int, joined: bool) -> None:
     words = spoken(value, joined)
     assert cardinal(words) == (value, len(words)) and cardinal([*words, "lights"]) == (value, len(words))
     if value != 1:
-        assert formatted(f"turn on {' '.join(words)} lights") == f"Turn on {value} lights"
+        assert written_form(f"turn on {' '.join(words)} lights") == f"Turn on {value} lights"
 
 
 @given(some.integers(1, 999_999), some.booleans())
@@ -53,7 +53,7 @@ def test_spans_cover_every_word_once(words: list[str]) -> None:
     found = spans(words)
     assert [index for span in found for index in range(span.start, span.stop)] == list(range(len(words)))
     assert all(span.text and span.stop > span.start for span in found)
-    assert formatted(" ".join(words)) == " ".join(span.text for span in found)
+    assert written_form(" ".join(words)) == " ".join(span.text for span in found)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_spans_cover_every_word_once(words: list[str]) -> None:
     ],
 )
 def test_texts(said: str, written: str) -> None:
-    assert formatted(said) == written
+    assert written_form(said) == written
 
 
 def test_subtitles_break_at_pauses_and_long_lines() -> None:

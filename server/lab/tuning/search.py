@@ -108,11 +108,11 @@ def marginal_errors(
         ranking = order(totals)
         errors[index] = lists.errors[index, ranking[0]]
         nbest = {lists.texts[index][entry]: float(totals[entry]) for entry in ranking}
-        counts = caches.heard(list(nbest), words, weights, list(nbest.values()))
+        counts = caches.count_words(list(nbest), words, weights, list(nbest.values()))
         confirmed = lists.confirmed[index]
         if confirmed is not None:
             scores = [nbest[text] for text in confirmed] if nbest.keys() >= set(confirmed) else None
-            counts = caches.heard(confirmed, words, weights, scores)
+            counts = caches.count_words(confirmed, words, weights, scores)
         memory[speaker] = caches.update(cache, counts)
     return errors
 

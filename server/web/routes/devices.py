@@ -27,7 +27,7 @@ from server.aggregation.validation import read_delta, validate_counts, validate_
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender, authenticate, check_body, spend_nonce
 from server.devices.enrolment import enrol, find_enrolment_token, read_public_key, same_secret
-from server.privacy.composition import unhurried
+from server.privacy.composition import run_unhurried
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
@@ -154,7 +154,7 @@ def post_enrol(request: Request, body: Enrolments) -> Response:
 def post_check_in(request: Request, body: Small) -> Response:
     server = service(request)
     who = (sender_of(request, body), parse(CheckIn, body), server.fleet)
-    return answer(unhurried(checking.check_in, server.database, server.settings, server.caps, *who))
+    return answer(run_unhurried(checking.check_in, server.database, server.settings, server.caps, *who))
 
 
 @router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
@@ -272,7 +272,7 @@ def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> R
             return answers.answer(connection, sender, envelope, now=now)
 
     try:
-        receipt, wake = unhurried(work)
+        receipt, wake = run_unhurried(work)
     except Refusal:
         _count(server, stage, "refused")
         raise
@@ -340,7 +340,7 @@ def get_update_metadata(request: Request, name: str) -> Response:
 def _accept(server: Service, sender: Sender, contribution: Contribution) -> Response:
     stream, clock = contribution.stream, server.settings.clock
     try:
-        receipt, full = unhurried(accept, server.database, sender, contribution, caps=server.caps, clock=clock)
+        receipt, full = run_unhurried(accept, server.database, sender, contribution, caps=server.caps, clock=clock)
     except Refusal:
         server.metrics.reports.labels(stream, "refused").inc()
         _drop(server, contribution)

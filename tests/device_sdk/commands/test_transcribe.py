@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from device_sdk.cli import main
-from device_sdk.formatting import formatted
+from device_sdk.formatting import written_form
 from tests.signals import chirp, noise
 
 
@@ -271,7 +271,7 @@ def test_subtitles(tiny_bundle, recordings, tmp_path, monkeypatch, capsys):
 def test_formatted_text_stands_beside_what_was_recognized(tiny_bundle, recordings, capsys):
     assert run(tiny_bundle, recordings / "a.wav", "--json", "--format") == 0
     (entry,) = files(capsys)
-    assert entry["formatted"] == formatted(entry["text"]) != entry["text"]
+    assert entry["formatted"] == written_form(entry["text"]) != entry["text"]
     assert run(tiny_bundle, recordings / "a.wav", "--format") == 0
     assert entry["formatted"].split()[0] in capsys.readouterr().out
 

@@ -17,7 +17,7 @@ from device_sdk.decoding.hotwords import settled, write_phrases, write_words
 from device_sdk.decoding.nbest import distinct
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
-from device_sdk.formatting import formatted
+from device_sdk.formatting import written_form
 from device_sdk.hypothesis import Partial, Result, Word
 from device_sdk.personalization.rescorer import Rescorer
 from tests.architecture.sources import ROOT
@@ -301,7 +301,7 @@ def test_the_result_holds_the_phrase(misheard, phrase: str) -> None:
     plain = recognizer.recognize(clip, 16_000)
     result = recognizer.recognize(clip, 16_000, hotwords=[Hotword(phrase, spellings=(heard,))])
     assert heard in plain.text.split() and heard not in result.text.split()
-    assert phrase in result.text and phrase in formatted(result.text)
+    assert phrase in result.text and phrase in written_form(result.text)
     texts = [each.text for each in result.nbest]
     assert len(set(texts)) == len(texts) == DecodingSettings().nbest and heard not in " ".join(texts).split()
     for each in result.nbest:

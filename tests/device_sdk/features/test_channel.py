@@ -13,7 +13,7 @@ from device_sdk.decoding import Recognizer
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError, StateError
 from device_sdk.features import logmel
-from device_sdk.features.channel import LEAST_SECONDS, Channel, ChannelSettings, from_bytes, heard, offset, to_bytes
+from device_sdk.features.channel import LEAST_SECONDS, Channel, ChannelSettings, from_bytes, offset, to_bytes, update
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store
 from tests.device_sdk.devices import KEY
@@ -24,8 +24,8 @@ SETTINGS = ChannelSettings(prior_seconds=6.0, memory_seconds=100.0)
 
 def test_an_example_by_hand() -> None:
     """Two utterances of 1 and 2 s with means 3 and 6, a model's mean of 2, a prior of 6 s: (1 + 8) / (3 + 6) = 1."""
-    channel = heard(Channel(), np.full((100, 2), 3, np.float32), 1.0, SETTINGS)
-    channel = heard(channel, np.full((200, 2), 6, np.float32), 2.0, SETTINGS)
+    channel = update(Channel(), np.full((100, 2), 3, np.float32), 1.0, SETTINGS)
+    channel = update(channel, np.full((200, 2), 6, np.float32), 2.0, SETTINGS)
     assert channel == Channel((5.0, 5.0), 3.0)
     found = offset(channel, np.full(2, 2, np.float32), SETTINGS)
     assert found is not None and found.dtype == np.float32 and found.tolist() == [1.0, 1.0]
@@ -41,7 +41,7 @@ def test_utterances_add_up_to_one_mean(utterances: list[np.ndarray]) -> None:
     """Within its memory a channel is the mean of all frames, in whatever order they came."""
     everything = np.concatenate(utterances).astype(np.float64)
     for order in (utterances, utterances[::-1]):
-        channel = reduce(lambda channel, each: heard(channel, each, len(each) / 100, SETTINGS), order, Channel())
+        channel = reduce(lambda channel, each: update(channel, each, len(each) / 100, SETTINGS), order, Channel())
         np.testing.assert_allclose(channel.mean, everything.mean(0), atol=1e-9)
         assert channel.seconds == pytest.approx(len(everything) / 100)
 
@@ -49,7 +49,7 @@ def test_utterances_add_up_to_one_mean(utterances: list[np.ndarray]) -> None:
 @given(FRAMES, st.floats(0.1, 1000), st.floats(0.1, 1000))
 def test_the_offset_lies_between_nothing_and_the_whole_difference(features, seconds, prior):
     settings = ChannelSettings(prior, 1000.0)
-    channel = heard(Channel(), features, seconds, settings)
+    channel = update(Channel(), features, seconds, settings)
     found = offset(channel, np.zeros(3, np.float32), settings)
     assert found is not None and np.all(np.abs(found) <= np.abs(np.array(channel.mean)) + 1e-6)
     assert np.all(found * np.array(channel.mean) >= 0)
@@ -58,18 +58,18 @@ def test_the_offset_lies_between_nothing_and_the_whole_difference(features, seco
 def test_another_microphone_is_followed() -> None:
     channel = Channel()
     for _ in range(200):
-        channel = heard(channel, np.full((100, 1), 4, np.float32), 1.0, SETTINGS)
+        channel = update(channel, np.full((100, 1), 4, np.float32), 1.0, SETTINGS)
     assert channel == Channel((4.0,), SETTINGS.memory_seconds)
     for _ in range(300):
-        channel = heard(channel, np.full((100, 1), -4, np.float32), 1.0, SETTINGS)
+        channel = update(channel, np.full((100, 1), -4, np.float32), 1.0, SETTINGS)
     assert channel.seconds == SETTINGS.memory_seconds and channel.mean[0] < -3.2
 
 
 def test_what_is_no_frame_changes_nothing() -> None:
     channel = Channel((1.0,), 3.0)
-    assert heard(channel, np.zeros((0, 1), np.float32), 1.0, SETTINGS) is channel
-    assert heard(channel, np.full((2, 1), np.nan, np.float32), 1.0, SETTINGS) is channel
-    assert heard(channel, np.zeros((2, 2), np.float32), 1.0, SETTINGS) == Channel((0.0, 0.0), 1.0)
+    assert update(channel, np.zeros((0, 1), np.float32), 1.0, SETTINGS) is channel
+    assert update(channel, np.full((2, 1), np.nan, np.float32), 1.0, SETTINGS) is channel
+    assert update(channel, np.zeros((2, 2), np.float32), 1.0, SETTINGS) == Channel((0.0, 0.0), 1.0)
 
 
 def test_stored_and_read_again() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Device, DeviceSettings, LearningSettings
-from device_sdk.bundle.architecture import Architecture, Subset, factor_names, frozen, frozen_file, trainable
+from device_sdk.bundle.architecture import Architecture, Subset, factor_names, frozen_file, frozen_part, trainable
 from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import BundleError
 from device_sdk.learning import StepSettings
@@ -84,5 +84,5 @@ def test_names_and_files(subset: Subset, deep: Bundle) -> None:
     session = TrainingSession(deep, subset=subset)
     names = trainable(DEEP, subset)
     expected = [each for name in names for each in factor_names(name)] if subset == "adapters" else list(names)
-    assert list(session.trainable) == expected and deep.has(frozen_file(subset)) == bool(frozen(DEEP, subset))
-    assert not set(names) & set(frozen(DEEP, subset).parameters(DEEP))
+    assert list(session.trainable) == expected and deep.has(frozen_file(subset)) == bool(frozen_part(DEEP, subset))
+    assert not set(names) & set(frozen_part(DEEP, subset).parameters(DEEP))

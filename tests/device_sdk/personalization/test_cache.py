@@ -23,7 +23,7 @@ texts = st.lists(st.lists(st.sampled_from(["get", "me", "mocha", "zog", "blip"])
 
 
 def count(texts: list[str], words: WordList, sigma: float) -> cache.UtteranceCounts:
-    return cache.heard(texts, words, CombinationWeights(sigma=sigma))
+    return cache.count_words(texts, words, CombinationWeights(sigma=sigma))
 
 
 def test_counts_weigh_ranks_and_keep_unlisted_words_apart() -> None:
@@ -137,7 +137,7 @@ def test_a_round_refreshes_the_marginal_or_an_utterance_does() -> None:
 
 def test_counts_by_posterior_as_the_combination_says() -> None:
     weights = CombinationWeights(posterior_scale=1.0)
-    found = cache.heard(["get mocha", "get a mocha"], WORDS, weights, [-1.0, -1.0 - math.log(3)])
+    found = cache.count_words(["get mocha", "get a mocha"], WORDS, weights, [-1.0, -1.0 - math.log(3)])
     assert found.listed == pytest.approx({1: 1.0, 4: 1.0, 3: 0.25})
 
 

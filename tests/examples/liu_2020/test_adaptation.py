@@ -91,7 +91,7 @@ def test_a_device_on_its_own_does_the_same(name: str) -> None:
         found = score_nbest(ids, nbest.acoustic, weights, **models, factors=factors)
         ranking = order(found.total)
         expected.append(nbest.errors[ranking[0]])
-        counts = caches.heard([nbest.texts[i] for i in ranking], WORDS, weights, found.total[ranking].tolist())
+        counts = caches.count_words([nbest.texts[i] for i in ranking], WORDS, weights, found.total[ranking].tolist())
         known = caches.update(known, counts)
     (errors,) = simulate([heard], BACKGROUND, METHODS[name], 0, None)
     assert errors.tolist() == expected

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from device_sdk.bundle.architecture import Architecture, Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.bundle.architecture import Architecture, Frozen, Subset, factor_names, frozen_part, trainable
 from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import BundleError
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, total
@@ -57,7 +57,7 @@ def test_inputs_are_in_the_canonical_order(subset: Subset) -> None:
 
 @cache
 def session(architecture: Architecture, subset: Subset) -> tuple[TrainingSession, Recorded | None]:
-    layers = frozen(architecture, subset)
+    layers = frozen_part(architecture, subset)
     beneath = Recorded(frozen_layers(architecture, layers), "test", architecture, layers) if layers else None
     return TrainingSession(graph=training(architecture, subset), architecture=architecture, beneath=beneath), beneath
 
@@ -104,7 +104,7 @@ def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, 
     found = run.run(parameters, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
 
     given = {} if beneath is None else beneath.given
-    layers, lower = frozen(architecture, subset).encoder_layers, [given.get(f"{side}_hidden") for side in NETWORKS]
+    layers, lower = frozen_part(architecture, subset).encoder_layers, [given.get(f"{side}_hidden") for side in NETWORKS]
     what = (architecture, parameters, features, loss.hypotheses, names)
     likelihoods, parts = oracle.gradient_parts(*what, layers, *lower, factors=subset == "adapters")
     posterior = np.exp(likelihoods.min() - likelihoods)
@@ -123,7 +123,7 @@ def test_gradients_agree_with_float64(subset, kind, architecture, seed, frames, 
 @pytest.mark.parametrize(("subset", "layers"), [("top", Frozen(2)), ("joint", Frozen(3, True))])
 def test_what_is_frozen_is_no_part_of_the_graph(subset: Subset, layers: Frozen) -> None:
     architecture = ARCHITECTURES[0]
-    assert frozen(architecture, subset) == layers
+    assert frozen_part(architecture, subset) == layers
     run, beneath = session(architecture, subset)
     assert beneath is not None and not set(layers.parameters(architecture)) & set(run._inputs)
     assert "features" not in run._inputs and set(beneath.outputs) <= set(run._inputs)
@@ -168,7 +168,7 @@ def test_frozen_layers_follow_their_weights() -> None:
 
 def test_graphs_that_do_not_belong_together_are_refused() -> None:
     architecture = ARCHITECTURES[0]
-    graphs, other = build_graphs(architecture), frozen(architecture, "top")
+    graphs, other = build_graphs(architecture), frozen_part(architecture, "top")
     with pytest.raises(BundleError, match=r"takes \['encoder_hidden'\] from frozen layers, which give \[\]"):
         TrainingSession(graph=graphs["training.top.onnx"], architecture=architecture)
     beneath = FrozenLayers(graphs["frozen.top.int8.onnx"], "frozen", architecture, other)

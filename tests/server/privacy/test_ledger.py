@@ -23,7 +23,7 @@ from server.backup import save, verify
 from server.plans.round import RoundSettings
 from server.privacy.charges import LEDGER_FIELDS, PAPER, Charge, charge_for
 from server.privacy.composition import Spent, compose, quick_bound
-from server.privacy.ledger import dearest
+from server.privacy.ledger import largest_histories
 from server.service import Service
 from server.storage.database import Database
 from tests.server.parties import HEADERS, OPERATOR, Operator, Party, refusal, serving
@@ -186,7 +186,7 @@ histories = st.lists(
 @given(histories)
 def test_the_dearest_histories_cost_as_much_as_any(found: list[dict[Charge, int]]) -> None:
     totals = [Spent(charges) for charges in found]
-    chosen = dearest(totals)
+    chosen = largest_histories(totals)
     assert max(compose(each, DELTA)[0] for each in chosen) == max(compose(each, DELTA)[0] for each in totals)
     assert len(chosen) <= len(totals)
 
