@@ -29,7 +29,7 @@ def language_model_graph(
     words, targets = (g.input(name, ["B", "L"], INT64) for name in ("words", "targets"))
     order = g.op("Range", g.integer(0), g.squeeze(g.size(words, 1), 0), g.integer(1))
     mask = g.op("Where", g.op("Less", g.unsqueeze(order, 1), order), g.single(-np.inf), g.single(0.0))
-    embedded = g.multiply(g.op("Gather", g.weight("embedding"), words), g.single(shape.size**0.5))
+    embedded = g.multiply(g.op("Gather", g.weight("embedding"), _rows(g, words, shape)), g.single(shape.size**0.5))
     values = g.add(embedded, g.op("Gather", g.weight("positions"), order))
     for index in range(shape.blocks):
         name = f"blocks.{index}"
@@ -37,11 +37,22 @@ def language_model_graph(
         inner = _linear(g, f"{name}.inner", _norm(g, f"{name}.feed_forward_norm", values))
         values = g.add(values, _linear(g, f"{name}.outer", _gelu(g, inner)))
     logits = g.add(g.matmul(_norm(g, "norm", values), g.transpose(g.weight("embedding"))), g.weight("bias"))
-    # log_softmax only at the targets: the normalizer and one logit a word, not a second [B, L, n + 1] table.
-    chosen = g.op("GatherElements", logits, g.unsqueeze(targets, 2), axis=2)
+    # log_softmax only at the targets: the normalizer and one logit a word, not a second [B, L, r + 1] table.
+    chosen = g.op("GatherElements", logits, g.unsqueeze(_rows(g, targets, shape), 2), axis=2)
     normalizer = g.op("ReduceLogSumExp", logits, g.integers(2), keepdims=1)
-    g.output("log_probs", g.squeeze(g.subtract(chosen, normalizer), 2), ["B", "L"])
+    log_probs = g.squeeze(g.subtract(chosen, normalizer), 2)
+    if shape.rows < shape.words:
+        log_probs = g.add(log_probs, g.op("Gather", g.weight("shares"), targets))
+    g.output("log_probs", log_probs, ["B", "L"])
     return g.finish("language_model", {"positions": shape.positions, "words_digest": words_digest})
+
+
+def _rows(g: GraphBuilder, words: Value, shape: LanguageModelShape) -> Value:
+    """Ids of words to rows of the embedding: the last for the boundary, the first for all words without their own."""
+    if shape.rows == shape.words:
+        return words
+    rows, last = g.integer(shape.rows), g.op("Equal", words, g.integer(shape.words))
+    return g.op("Where", g.op("Less", words, rows), words, g.op("Where", last, rows, g.integer(0)))
 
 
 def _attention(g: GraphBuilder, name: str, values: Value, mask: Value, size: int, heads: int) -> Value:

@@ -40,23 +40,28 @@ class Block(nn.Module):
 
 class LanguageModel(nn.Module):
     """Causal Transformer with learned positions and one matrix for input embeddings and output (tied). B: sentences; L:
-    words of the longest, at most ``shape.positions``; n: words on the list."""
+    words of the longest, at most ``shape.positions``; n: words on the list; r: ``shape.rows``. ``shares``: [n + 1], log
+    of the share that a word has of those with its embedding; 0 where it has it to itself."""
+
+    shares: Tensor
 
     def __init__(self, shape: LanguageModelShape) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = nn.Parameter(torch.randn(shape.words + 1, shape.size) * shape.size**-0.5)
+        self.embedding = nn.Parameter(torch.randn(shape.rows + 1, shape.size) * shape.size**-0.5)
         self.positions = nn.Parameter(torch.randn(shape.positions, shape.size) * 0.1)
         self.blocks = nn.ModuleList(
             Block(shape.size, shape.heads, shape.feed_forward, shape.dropout) for _ in range(shape.blocks)
         )
         self.norm = nn.LayerNorm(shape.size)
-        self.bias = nn.Parameter(torch.zeros(shape.words + 1))
+        self.bias = nn.Parameter(torch.zeros(shape.rows + 1))
+        if shape.rows < shape.words:
+            self.register_buffer("shares", torch.zeros(shape.words + 1))
         self.dropout = nn.Dropout(shape.dropout)
 
     def distributions(self, words: Tensor) -> Tensor:
-        """words: int64 [B, L], starting with the boundary id n. -> log p(next word) [B, L, n + 1], nats."""
-        scaled = functional.embedding(words, self.embedding) * self.shape.size**0.5
+        """words: int64 [B, L], starting with the boundary id n. -> log p(next row) [B, L, r + 1], nats."""
+        scaled = functional.embedding(self.rows(words), self.embedding) * self.shape.size**0.5
         values = self.dropout(scaled + self.positions[: words.shape[1]])
         for block in self.blocks:
             values = block(values)
@@ -64,4 +69,10 @@ class LanguageModel(nn.Module):
 
     def forward(self, words: Tensor, targets: Tensor) -> Tensor:
         """words, targets: int64 [B, L], target l is the word after word l. -> log p(targets) [B, L], nats."""
-        return self.distributions(words).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        chosen = self.distributions(words).gather(-1, self.rows(targets).unsqueeze(-1)).squeeze(-1)
+        return chosen + self.shares[targets] if self.shape.rows < self.shape.words else chosen
+
+    def rows(self, words: Tensor) -> Tensor:
+        """Ids of words to rows of the embedding."""
+        rows, boundary = self.shape.rows, self.shape.words
+        return torch.where(words < rows, words, torch.where(words == boundary, rows, 0))

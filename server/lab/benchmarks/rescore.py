@@ -171,10 +171,12 @@ def _loaded(bundle: Bundle) -> LanguageModel:
     size, feed_forward = held["blocks.0.inner.weight"].shape
     blocks = sum(name.endswith(".inner.weight") for name in held)
     heads = next(int(array[3]) for name, array in held.items() if name.startswith("integers.[0, 0, 3,"))
-    shape = LanguageModelShape(len(bundle.words), size, feed_forward, blocks, heads, len(held["positions"]))
+    sizes = {"size": size, "feed_forward": feed_forward, "blocks": blocks, "heads": heads}
+    shape = LanguageModelShape(
+        len(bundle.words), **sizes, positions=len(held["positions"]), frequent=len(held["embedding"]) - 1
+    )
     model = LanguageModel(shape)
-    for name, parameter in model.named_parameters():
+    for name, value in model.state_dict().items():
         matrix = name.endswith(".weight") and held[name].ndim == 2  # the graph multiplies from the right
-        with torch.no_grad():
-            parameter.copy_(torch.from_numpy(np.array(held[name].T if matrix else held[name])))
+        value.copy_(torch.from_numpy(np.array(held[name].T if matrix else held[name])))
     return model.eval()

@@ -22,7 +22,12 @@ app = typer.Typer(help="Train base models (needs the extra idiolect-server[train
 
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
 Words = Annotated[Path, typer.Option(help="The public word list, words.txt: one word a line, <unk> first.")]
-Text = Annotated[list[Path] | None, typer.Option(help="Sentences besides the grammar's, one a line.")]
+Text = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Sentences besides the grammar's, one a line; or FILE.jsonl@ROLE: of a manifest, or of meetings."
+    ),
+]
 Sentences = Annotated[int, typer.Option(min=0, help="Sentences drawn from the command grammar's base split.")]
 HeldOut = Annotated[list[Path] | None, typer.Option(help="Sentences to report perplexity on; never trained on.")]
 Seed = Annotated[int, typer.Option(help="Decides sentences, order and first weights.")]
@@ -90,6 +95,27 @@ def rnnt(
 
 
 @app.command()
+def words(
+    out: Annotated[Path, typer.Option(help="The word list to write, such as words.txt.")],
+    text: Text = None,
+    sentences: Sentences = 20_000,
+    held_out: HeldOut = None,
+    size: Annotated[int, typer.Option(min=1, help="Words of the list.")] = 24_000,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """List the public vocabulary, most frequent words first: the grammar's, the texts' and English as it is."""
+    with needing_extra():
+        from server.lab.training.background import TextSources, run_words
+    sources = TextSources(out, tuple(text or ()), sentences, tuple(held_out or ()), seed)
+    summary = run_words(sources, size, command_line())
+    if not deliver(summary, as_json, output):
+        shares = ", ".join(f"{name} {share:.2f} %" for name, share in summary["coverage"].items())
+        typer.echo(f"{out}: {summary['words']} words; coverage: {shares or 'not measured'}")
+
+
+@app.command()
 def lm(
     out: Out,
     words: Words,
@@ -101,6 +127,9 @@ def lm(
     size: Annotated[int, typer.Option(min=1, help="Width of embeddings; feed-forward is four times as wide.")] = 128,
     blocks: Annotated[int, typer.Option(min=1, help="Transformer blocks.")] = 2,
     heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 4,
+    frequent: Annotated[
+        int | None, typer.Option(min=1, help="First words of the list with an embedding of their own (default: all).")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -113,7 +142,7 @@ def lm(
         from server.lab.training.background import TextSources, run_language_model
         from server.lab.training.language_model import LanguageModelSettings
     torch.set_num_threads(threads)
-    sizes = {"size": size, "feed_forward": 4 * size, "blocks": blocks, "heads": heads}
+    sizes = {"size": size, "feed_forward": 4 * size, "blocks": blocks, "heads": heads, "frequent": frequent}
     settings = LanguageModelSettings(_budget(steps, minutes, (2000, None)), seed=seed)
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
     with progress_bar() as bar:
@@ -135,6 +164,7 @@ def ngram(
     held_out: HeldOut = None,
     order: Annotated[int, typer.Option(min=2, help="Longest n-gram.")] = 5,
     cutoffs: Annotated[str, typer.Option(help="Least count to keep an n-gram of order 1, 2, ...; last for all.")] = "1",
+    most: Annotated[int | None, typer.Option(min=0, help="N-grams longer than a word to keep: the best.")] = None,
     gzip: Annotated[bool, typer.Option(help="Write ngram.arpa.gz instead of ngram.arpa.")] = True,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -145,7 +175,7 @@ def ngram(
         from server.lab.training.background import TextSources, run_ngram
     least = read_numbers("--cutoffs", cutoffs, int, "whole numbers like 1,1,2")
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
-    summary = run_ngram(sources, out, order, least, gzip, command_line())
+    summary = run_ngram(sources, out, order, least, gzip, command_line(), most)
     _show(summary, out / ("ngram.arpa.gz" if gzip else "ngram.arpa"), as_json, output)
 
 

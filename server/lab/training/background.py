@@ -3,6 +3,7 @@
 They learn from the command grammar's base split and from sentences that the user gives."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from device_sdk.errors import DataError
+from device_sdk.errors import DataError, MissingExtraError
 from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
-from rescoring.words import WordList
+from rescoring.words import UNKNOWN, WordList
 from server.lab.corpora import grammar
 from server.lab.training import ngram
 from server.lab.training.language_model import LanguageModelSettings, perplexity, train_language_model
 from server.lab.training.pieces import read_sentences
+from server.lab.training.trainer import write_atomically
 
 HELD_OUT = 1000
 """Sentences of the grammar's held-out split that a run is measured on."""
@@ -51,8 +53,9 @@ def run_language_model(
     """Train, write OUT/language_model.onnx and language_model.json, and return what the latter holds."""
     words = read_word_list(sources.words)
     shape, unfinished = LanguageModelShape(len(words), **sizes), out / "language_model.run"
-    sentences = [words.ids(one) for one in background_text(sources.texts, sources.sentences, sources.seed)]
-    model = train_language_model(sentences, shape, settings, report, unfinished)
+    text = background_text(sources.texts, sources.sentences, sources.seed)
+    shares = None if shape.rows == len(words) else _shares(background_unigram(text, words), shape.rows)
+    model = train_language_model([words.ids(one) for one in text], shape, settings, report, unfinished, shares)
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}
     graph = language_model_graph(parameters, shape, words.digest)
     out.mkdir(parents=True, exist_ok=True)
@@ -63,25 +66,62 @@ def run_language_model(
         "parameters": sum(value.numel() for value in model.parameters()),
         "bytes": len(graph),
     }
-    summary = _described(sources, words, command, figures, partial(perplexity, model), out / "language_model.json")
+    described, measure = out / "language_model.json", partial(perplexity, model)
+    summary = _described(sources, words, command, figures, "perplexity", measure, described)
     shutil.rmtree(unfinished)  # other text may come into this folder
     return summary
 
 
+def run_words(sources: TextSources, size: int, command: str) -> dict[str, Any]:
+    """Write the word list that ``sources.words`` names, most frequent words first, and words.json beside it; return
+    what the latter holds. Listed are the grammar's words and the most frequent English ones, of which every source
+    counts the same, however long: each text, the grammar, and how frequent words are in English at large. So fragments
+    of words, and names that only one text has, are left out. Raises MissingExtraError without wordfreq."""
+    try:
+        from wordfreq import get_frequency_dict
+    except ImportError as error:
+        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+    english = {word: share for word, share in get_frequency_dict("en").items() if re.fullmatch("[a-z][a-z']*", word)}
+    scores = Counter[str](english)
+    for text in (*map(read_sentences, sources.texts), grammar_text(sources.sentences, sources.seed)):
+        counts = Counter(word for sentence in text for word in sentence.split())
+        scores.update({word: count / counts.total() for word, count in counts.items()})
+    ranked = sorted(scores, key=lambda word: (-scores[word], word))
+    said = set(grammar.vocabulary())
+    chosen = said | set(
+        [word for word in ranked if word in english and word not in said][: max(0, size - 1 - len(said))]
+    )
+    words = WordList((UNKNOWN, *(word for word in ranked if word in chosen), *sorted(said - scores.keys())))
+    write_atomically(sources.words, words.text().encode())
+
+    def coverage(sentences: list[list[int]]) -> float:
+        return 100 * float(np.mean([word != 0 for sentence in sentences for word in sentence]))
+
+    figures = {"bytes": sources.words.stat().st_size}
+    return _described(sources, words, command, figures, "coverage", coverage, sources.words.with_suffix(".json"))
+
+
 def run_ngram(
-    sources: TextSources, out: Path, order: int, cutoffs: Sequence[int], compress: bool, command: str
+    sources: TextSources,
+    out: Path,
+    order: int,
+    cutoffs: Sequence[int],
+    compress: bool,
+    command: str,
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds."""
     words = read_word_list(sources.words)
     sentences = background_text(sources.texts, sources.sentences, sources.seed)
-    model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs)
+    model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs, most)
     out.mkdir(parents=True, exist_ok=True)
     path = out / ("ngram.arpa.gz" if compress else "ngram.arpa")
     ngram.write_arpa(model, path)
     save_file({"unigram": background_unigram(sentences, words)}, out / "background.safetensors")
     sizes = [len(table) for table in model.probabilities]
     figures = {"order": order, "cutoffs": list(cutoffs), "ngrams": sizes, "bytes": path.stat().st_size}
-    return _described(sources, words, command, figures, partial(ngram.perplexity, model), out / "ngram.json")
+    measure = partial(ngram.perplexity, model)
+    return _described(sources, words, command, figures, "perplexity", measure, out / "ngram.json")
 
 
 def _described(
@@ -89,24 +129,38 @@ def _described(
     words: WordList,
     command: str,
     figures: dict[str, Any],
+    name: str,
     measure: Callable[[list[list[int]]], float],
     path: Path,
 ) -> dict[str, Any]:
-    """Write what a model was made from, its figures, and its perplexity on the texts held out from it."""
+    """Write what a model was made from, its figures, and the named measure of it on the texts held out from it."""
     held_out = {"grammar": grammar_text(min(HELD_OUT, sources.sentences), sources.seed, "heldout")}
-    held_out |= {file.name: read_sentences(file) for file in sources.held_out}
+    held_out |= {_title(file): read_sentences(file) for file in sources.held_out}
     summary = {
         "command": command,
         "seed": sources.seed,
         "words": len(words),
         "words_digest": words.digest,
         "grammar_sentences": sources.sentences,
-        "texts": [file.name for file in sources.texts],
+        "texts": [_title(file) for file in sources.texts],
         **figures,
-        "perplexity": {name: measure([words.ids(one) for one in text]) for name, text in held_out.items() if text},
+        name: {title: measure([words.ids(one) for one in text]) for title, text in held_out.items() if text},
     }
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
+
+
+def _title(source: Path) -> str:
+    """Tables of several corpora have one name, so that their folder's is needed, too."""
+    return "/".join(source.parts[-2:]) if ".jsonl" in source.name else source.name
+
+
+def _shares(unigram: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
+    """log of the share that each word, and the boundary [n + 1], has of the words with its row of the embedding."""
+    shares = np.zeros(len(unigram) + 1)
+    together = np.r_[0, rows : len(unigram)]
+    shares[together] = np.log(unigram[together] / unigram[together].sum())
+    return shares
 
 
 def grammar_text(count: int, seed: int, split: grammar.Split = "base") -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.checks import check_interval
@@ -55,16 +56,19 @@ def train_language_model(
     settings: LanguageModelSettings,
     report: Callable[[float, float], None] | None,
     out: Path,
+    shares: NDArray[np.float64] | None = None,
 ) -> LanguageModel:
     """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU. sentences: word ids,
     0 for unlisted words, without boundary ids. Sentences longer than ``shape.positions`` are cut into windows that
     overlap by half. report: is told the share of the budget used, and the mean negative log-likelihood a word over
-    recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on. Raises DataError where there
-    is no sentence."""
+    recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on. shares: see
+    :class:`LanguageModel`. Raises DataError where there is no sentence."""
     if not sentences:
         raise DataError("language model: the text holds no sentence, expected at least one")
     torch.manual_seed(settings.seed)
     task = LanguageModelTask(LanguageModel(shape))
+    if shares is not None:
+        task.module.shares.copy_(torch.from_numpy(shares))
     smoothed = math.nan
 
     def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -11,19 +13,26 @@ from export.networks.language_model_shape import LanguageModelShape
 SHAPE = LanguageModelShape(words=30, size=16, feed_forward=24, blocks=2, heads=4, positions=12)
 
 
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
+FREQUENT = replace(SHAPE, frequent=9)
+
+
+@pytest.fixture(scope="module", params=[SHAPE, FREQUENT], ids=["all", "frequent"])
+def model(request) -> LanguageModel:
     torch.manual_seed(0)
-    network = LanguageModel(SHAPE).eval()
+    network = LanguageModel(request.param).eval()
     with torch.no_grad():  # biases and norms away from their neutral first values, so that a lost one shows
         for value in network.parameters():
             value.add_(torch.randn_like(value) * 0.2)
+        if network.shape is FREQUENT:  # <unk> and words 9 to 29 share a row
+            together = [0, *range(9, 30)]
+            network.shares[together] = torch.randn(len(together)).log_softmax(0)
     return network
 
 
 @pytest.fixture(scope="module")
 def session(model: LanguageModel) -> onnxruntime.InferenceSession:
-    graph = language_model_graph({name: value.numpy() for name, value in model.state_dict().items()}, SHAPE, "digest")
+    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
+    graph = language_model_graph(parameters, model.shape, "digest")
     return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
 
@@ -43,7 +52,7 @@ def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntim
     (table,) = session.run(None, {"words": rows, "targets": targets})
     np.testing.assert_allclose(np.exp(table.astype(np.float64)).sum(axis=0), 1.0, atol=1e-5)
     changed = rows.copy()
-    changed[:, 2:] = 9
+    changed[:, 2:] = 8
     (other,) = session.run(None, {"words": changed, "targets": targets})
     np.testing.assert_allclose(other[:, :2], table[:, :2], atol=1e-5)
     assert np.abs(other[:, 2:] - table[:, 2:]).max() > 0.01
@@ -51,12 +60,12 @@ def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntim
 
 def test_parameters_are_checked_by_name(model: LanguageModel) -> None:
     parameters = {name: value.numpy().copy() for name, value in model.state_dict().items()}
-    assert {name: value.shape for name, value in parameters.items()} == SHAPE.parameter_shapes()
+    assert {name: value.shape for name, value in parameters.items()} == model.shape.parameter_shapes()
     missing = {name: value for name, value in parameters.items() if name != "norm.bias"}
     with pytest.raises(BundleError, match=r"norm\.bias: found None"):
-        language_model_graph(missing, SHAPE, "")
+        language_model_graph(missing, model.shape, "")
     with pytest.raises(BundleError, match="extra"):
-        language_model_graph({**parameters, "extra": np.zeros(1)}, SHAPE, "")
+        language_model_graph({**parameters, "extra": np.zeros(1)}, model.shape, "")
     parameters["bias"][3] = np.nan
     with pytest.raises(BundleError, match="bias: found values that are not finite"):
-        language_model_graph(parameters, SHAPE, "")
+        language_model_graph(parameters, model.shape, "")

@@ -66,6 +66,7 @@ def test_wrong_parameters_are_refused_by_name(change: object, message: str) -> N
         (lambda: LanguageModelShape(words=5, size=10, heads=4), "language_model"),
         (lambda: LanguageModelShape(words=5, positions=1), "language_model"),
         (lambda: LanguageModelShape(words=5, dropout=1.0), "language_model"),
+        (lambda: LanguageModelShape(words=5, frequent=6), "language_model.frequent"),
         (lambda: Alphabet("aa "), "distinct"),
     ],
 )

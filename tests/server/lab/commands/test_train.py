@@ -73,6 +73,9 @@ def test_lm_writes_a_graph_with_its_figures(text: dict[str, Path], tmp_path: Pat
     assert set(report["perplexity"]) == {"grammar", "held.txt"}
     session = onnxruntime.InferenceSession(out / "language_model.onnx")
     assert session.get_modelmeta().custom_metadata_map["words_digest"] == report["words_digest"]
+    assert cli.main(["train", "lm", *given(text, out), *sizes, "--frequent", "3"]) == 0
+    smaller = json.loads(capsys.readouterr().out)
+    assert smaller["parameters"] < report["parameters"] and smaller["perplexity"]["grammar"] > 1
 
 
 def test_ngram_writes_an_arpa_file_and_the_background(text: dict[str, Path], tmp_path: Path, capsys) -> None:
@@ -83,10 +86,22 @@ def test_ngram_writes_an_arpa_file_and_the_background(text: dict[str, Path], tmp
     unigram = load_file(out / "background.safetensors")["unigram"]
     assert unigram.dtype == np.float64 and unigram.sum() == pytest.approx(1.0)
     assert (out / "ngram.arpa.gz").stat().st_size == report["bytes"]
-    plain = ["--no-gzip", "--output", str(tmp_path / "r.json")]
+    plain = ["--most", "20", "--no-gzip", "--output", str(tmp_path / "r.json")]
     assert cli.main(["train", "ngram", *given(text, out)[:-1], *plain]) == 0
     assert (out / "ngram.arpa").is_file() and "perplexity" in capsys.readouterr().out
-    assert json.loads((tmp_path / "r.json").read_text())["order"] == 5
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["order"] == 5 and sum(report["ngrams"][1:]) <= 20
+
+
+def test_words_writes_a_list_with_its_coverage(text: dict[str, Path], tmp_path: Path, capsys) -> None:
+    pytest.importorskip("wordfreq")
+    out = tmp_path / "list.txt"
+    given = ("--text", str(text["mine"]), "--held-out", str(text["held"]), "--sentences", "40", "--size", "3000")
+    assert cli.main(["train", "words", *given, "--out", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "list.json").read_text()) and len(out.read_text().splitlines()) == 3_000
+    assert set(report["coverage"]) == {"grammar", "held.txt"}
+    assert cli.main(["train", "words", *given, "--out", str(out)]) == 0 and "coverage" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
