@@ -15,7 +15,8 @@ from examples.runner import digest
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, draw_scene
 from server.lab.corpora.made import Person
 from server.lab.corpora.partitions import Item
-from server.lab.corpora.voices import VARIANTS, VoiceSet, draw_voice
+from server.lab.corpora.roles import Role
+from server.lab.corpora.voices import VARIANTS, draw_voice
 from server.lab.training.data import Example
 
 Language = Literal["fr", "it"]
@@ -87,7 +88,7 @@ def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) ->
 
 
 def _person(language: Language, scale: CrowdScale, group: str, number: int, generator: np.random.Generator) -> Person:
-    sets: tuple[VoiceSet, ...] = ("heldout",) if group == "tested" else ("base", "devices")
+    sets: tuple[Role, ...] = ("heldout",) if group == "tested" else ("base", "devices")
     variants = [variant for each in sets for variant in VARIANTS[each]]
     voice = draw_voice(sets[0], generator, variants[int(generator.integers(len(variants)))])
     accents = _ACCENTS[language]

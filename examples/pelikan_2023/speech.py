@@ -16,7 +16,7 @@ import numpy as np
 from examples.cohorts import digit_string, keep_speech, sentence
 from examples.runner import digest
 from server.lab.corpora.made import draw_people
-from server.lab.corpora.voices import VoiceSet
+from server.lab.corpora.roles import Role
 from server.lab.simulation.engine.population import reassign
 from server.lab.training.data import Example
 
@@ -48,14 +48,14 @@ class Speech:
 
 def dictate(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None) -> Speech:
     """What everyone says. Made once and kept in ``folder``; a function of scale and seed."""
-    plan: list[tuple[str, VoiceSet, int, int]] = [
+    plan: list[tuple[str, Role, int, int]] = [
         ("clients", "devices", scale.clients, seed),
         ("server", "base", scale.server, seed),
         ("tested", "devices", scale.tested, seed + _OTHERS),
     ]
     total, done = sum(count for _, _, count, _ in plan), count_from(1)
 
-    def make(name: str, voices: VoiceSet, count: int, cast: int) -> list[Example]:
+    def make(name: str, voices: Role, count: int, cast: int) -> list[Example]:
         examples = []
         for number, person in enumerate(draw_people(voices, count, cast, with_profiles=False)):
             generator = np.random.default_rng([seed, number, *name.encode()])

@@ -36,8 +36,8 @@ def command(
     rehearsal: Annotated[
         list[str] | None,
         typer.Option(
-            help="Transcribed speech for the pseudo-devices of rounds: KIND:PATH with KIND barista, fsdd or folder, or "
-            "made:base; may be given several times."
+            help="Transcribed speech for the pseudo-devices of rounds: KIND:PATH, such as folder:PATH or made:base; "
+            "may be given several times."
         ),
     ] = None,
     held_out: Annotated[

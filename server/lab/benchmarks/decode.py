@@ -16,6 +16,7 @@ from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.onnxruntime import PRECISIONS, Precision
 from export.benchmarks import decode
 from server.lab.corpora import Corpus, open_corpus
+from server.lab.corpora.roles import UNHEARD, scoring
 from server.lab.evaluation.scores import evaluate
 
 PRUNED, INT8 = 0.1, 0.3  # points of word error that they may cost
@@ -38,10 +39,7 @@ def unseen_speech(bundle: Bundle) -> Corpus | None:
     folder = Path(data) / "barista" if data else None
     if folder is None or not folder.is_dir():
         return None
-    voices = bundle.manifest.training.get("voices", {}).get("barista", {})
-    corpus = open_corpus(f"barista:{folder}")
-    unseen = [*voices.get("devices", ()), *voices.get("heldout", ())]
-    return corpus.of_speakers(*unseen) if unseen else corpus
+    return open_corpus(f"barista:{folder}", UNHEARD, role=scoring(bundle.manifest.training.get("voices")))
 
 
 def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.runtimes.onnxruntime import Precision
     from server.lab.corpora import Corpus
+    from server.lab.corpora.roles import Role, RoleOf
     from server.lab.evaluation.scores import Evaluation
 
 WIDE = 20
@@ -28,7 +30,7 @@ def command(
     bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
     data: Annotated[
         list[str],
-        typer.Option(help="KIND:PATH with KIND barista, fsdd or folder, or made:heldout; may be given several times."),
+        typer.Option(help="KIND:PATH, such as librispeech:PATH or folder:PATH, or made:heldout; several times."),
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
     beam: Annotated[int, typer.Option(min=1, help="Width of the beam.")] = 8,
@@ -46,7 +48,10 @@ def command(
     ] = None,
     voices: Annotated[
         list[str] | None,
-        typer.Option(help="Only voices of this part of the split: base, development, devices, heldout; several times."),
+        typer.Option(
+            help="Voices of this part of the split: base, development, devices, heldout; several times. Default: those "
+            "that the bundle was neither trained on nor chosen by."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides fsdd's strings and made speech.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the reliability of word confidences to this .svg.")] = None,
@@ -63,8 +68,7 @@ def command(
     from device_sdk.bundle import Bundle
     from device_sdk.checks import check_choice
     from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES
-    from server.lab.corpora import open_corpus
-    from server.lab.corpora.roles import ROLES
+    from server.lab.corpora.roles import ROLES, UNHEARD, scoring
 
     for option, file in (("--output", output), ("--plot", plot)):
         if file is not None and not file.parent.is_dir():
@@ -77,8 +81,11 @@ def command(
     if unknown:
         raise ConfigurationError(f"--voices {unknown[0]}: expected one of {', '.join(ROLES)}")
     check_choice("--precision", precision, PRECISION_CHOICES)
-    corpora = [_selected(open_corpus(source, seed=seed), source, only, voices, limit) for source in data]
     loaded = Bundle.open(None if bundle == "default" else bundle)
+    role, roles = scoring(loaded.manifest.training.get("voices")), cast("Sequence[Role]", voices or UNHEARD)
+    selected = [_selected(source, roles, role, only, limit, seed) for source in data]
+    if any(not of.keys() <= set(UNHEARD) for _, of in selected):
+        typer.echo("these figures are also of voices that bundles are trained on or chosen by", err=True)
     title, nbest = f"{loaded.manifest.name} {loaded.version}", nbest or beam
     if compare:
         wide, chosen = max(WIDE, beam), f"beam {beam} rescored"
@@ -88,7 +95,7 @@ def command(
         chosen, systems = "chosen", {"chosen": (1, 1, False) if greedy else (beam, nbest, rescore)}
     found = {
         corpus.name: {name: _measure(loaded, name, corpus, precision, *how) for name, how in systems.items()}
-        for corpus in corpora
+        for corpus, _ in selected
     }
     evaluations = {name: by_system[chosen] for name, by_system in found.items()}
     if compare:
@@ -103,6 +110,8 @@ def command(
                 rows[name]["speakers"] = {who: part.as_json() for who, part in parts.items()}
             listed |= {name: evaluation, **{f"  {who}": part for who, part in parts.items()}}
         tables = [_table(title, listed)]
+    for corpus, roles_of in selected:
+        rows[corpus.name]["roles"] = roles_of
     if plot is not None:
         _draw(plot, f"{title}: words", evaluations)
     if not deliver(next(iter(rows.values())) if len(rows) == 1 else {"data": rows}, as_json, output):
@@ -111,20 +120,24 @@ def command(
 
 
 def _selected(
-    corpus: Corpus, source: str, only: list[str] | None, voices: list[str] | None, limit: int | None
-) -> Corpus:
-    from server.lab.corpora.roles import role_of
+    source: str, roles: Sequence[Role], role: RoleOf, only: list[str] | None, limit: int | None, seed: int
+) -> tuple[Corpus, dict[Role, int]]:
+    """What is measured of a source, and how many utterances of each role that is; says what is left out."""
+    from server.lab.corpora import kind_of, open_corpus
+    from server.lab.corpora.roles import ROLES
 
-    if only:
-        corpus = corpus.of_speakers(*only)
-    if voices:
-        kind = source.partition(":")[0]
-        if kind == "made":
-            raise ConfigurationError(
-                f"--voices: --data {source} names its part of the voices itself; leave --voices out"
-            )
-        corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in voices)
-    return corpus.first(limit)
+    corpus = open_corpus(source, ROLES, role=role, seed=seed)
+    corpus = corpus.of_speakers(*only) if only else corpus
+    chosen = corpus.only(lambda utterance: role(kind_of(source), utterance.speaker) in roles)
+    if not chosen.utterances:
+        raise ConfigurationError(
+            f"--data {source}: no utterance by voices for {', '.join(roles)}; see --voices, --only"
+        )
+    if left := len(corpus) - len(chosen):
+        typer.echo(f"{source}: {left} of {len(corpus)} utterances left out, by voices for other ends", err=True)
+    chosen = chosen.first(limit)
+    found = Counter(role(kind_of(source), utterance.speaker) for utterance in chosen.utterances)
+    return chosen, {each: found[each] for each in ROLES if found[each]}
 
 
 def _measure(

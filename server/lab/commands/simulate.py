@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    data: Annotated[
-        str, typer.Option(help="Speech: 'made' by espeak-ng, or barista:PATH, fsdd:PATH, folder:PATH.")
-    ] = "made",
+    data: Annotated[str, typer.Option(help="Speech: 'made' by espeak-ng, or KIND:PATH, such as folder:PATH.")] = "made",
     bundle: Annotated[str | None, typer.Option(help="Bundle to start from; the packaged one by default.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds: devices talk, learn, check in; the server aggregates.")] = 3,
     devices: Annotated[int | None, typer.Option(help="Number of devices; recordings: all their voices.")] = None,

@@ -43,7 +43,7 @@ def rnnt(
     steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,
     seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
     text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak too, one a line.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH (barista, fsdd, folder).")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH; base voices are trained on.")] = None,
     recorded: Annotated[float, typer.Option(min=0, max=1, help="With --data: share of real speech.")] = 0.3,
     noise: Annotated[Path | None, typer.Option(help="Folder of recordings of noises to speak over.")] = None,
     shard: Annotated[int, typer.Option(help="Utterances made at a time.")] = 1200,

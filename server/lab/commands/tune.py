@@ -19,21 +19,20 @@ if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.hypothesis import Hypothesis
     from server.lab.corpora import Corpus, Waveform
+    from server.lab.corpora.roles import Role, RoleOf
     from server.lab.tuning.confidence import Heard
     from server.lab.tuning.lists import DevelopmentLists
 
 app = typer.Typer(help="Choose a bundle's settings on development data.", no_args_is_help=True, add_completion=False)
 
-ROLES = ("base", "development")
-
 InBundle = Annotated[Path, typer.Argument(help="Folder or zip of a bundle; what is chosen is written into it.")]
 Data = Annotated[
-    list[str] | None, typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base.")
+    list[str] | None, typer.Option(help="KIND:PATH, of which development voices are used. Default: made:development.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")]
-Speeds = Annotated[str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")]
+Speeds = Annotated[str, typer.Option(help="Play every voice at each of these speeds.")]
 Seed = Annotated[int, typer.Option(help="Decides made speech, fsdd's strings and masks.")]
 Beam = Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")]
 
@@ -45,7 +44,7 @@ def rescoring(
     out: Out = None,
     dry_run: DryRun = False,
     limit: Limit = None,
-    speeds: Speeds = "0.75,0.8,1.25,1.35",
+    speeds: Speeds = "0.9,1,1.1",
     beam: Beam = 8,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -81,7 +80,7 @@ def confidence(
     out: Out = None,
     dry_run: DryRun = False,
     limit: Limit = None,
-    speeds: Speeds = "0.7,0.75,0.8,1.25,1.35,1.45",
+    speeds: Speeds = "0.9,1,1.1",
     beam: Beam = 8,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -89,8 +88,8 @@ def confidence(
 ) -> None:
     """Fit confidences to how often words and texts are right; do this after the weights are tuned.
 
-    A model is too sure of the voices that it was trained on, so these are played at speeds it never heard, at which it
-    errs about as often as on voices of others. Every source counts the same.
+    A model is too sure of the voices that it was trained on, so others say how right it is. Every source counts the
+    same.
     """
     from server.lab.tuning.confidence import fit_and_check
 
@@ -116,7 +115,9 @@ def confidence(
 @app.command()
 def second_moments(
     bundle: InBundle,
-    data: Data = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="KIND:PATH, of which base voices are used. Default: made:base.")
+    ] = None,
     out: Out = None,
     dry_run: DryRun = False,
     limit: Limit = None,
@@ -128,7 +129,7 @@ def second_moments(
     """Measure how large each parameter's gradient usually is; devices divide theirs by it. Do this after training."""
     from server.lab.tuning.second_moments import measure
 
-    opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
+    opened, corpora, report = _begin(bundle, data, speeds, seed, limit, "base")
     utterances = [utterance for corpus in corpora for utterance in corpus.utterances]
     with progress_bar() as bar:
         moments, used = measure(opened, bar.track(utterances, description="gradients"), seed)
@@ -141,14 +142,16 @@ def second_moments(
 
 
 def _begin(
-    bundle: Path, data: list[str] | None, speeds: str, seed: int, limit: int | None
+    bundle: Path, data: list[str] | None, speeds: str, seed: int, limit: int | None, role: Role = "development"
 ) -> tuple[Bundle, list[Corpus], dict[str, Any]]:
-    """The bundle, its development data, and what every report begins with."""
+    """The bundle, the voices of a role, and what every report begins with."""
     from device_sdk.bundle import Bundle
+    from server.lab.corpora.roles import role_of
 
     opened = Bundle.open(bundle)
     factors = read_numbers("--speeds", speeds, float, "numbers like 0.8,1.25")
-    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
+    of = partial(role_of, listed=opened.manifest.training.get("voices"))
+    corpora = [_played(source, role, of, factors, seed, limit) for source in data or [f"made:{role}"]]
     report = {"command": command_line(), "data": [corpus.summary() for corpus in corpora], "speeds": factors}
     return opened, corpora, report
 
@@ -172,17 +175,14 @@ def _finish(
         typer.echo("\n".join([*lines, last]))
 
 
-def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
-    """Up to ``limit`` utterances by voices that base training may use, in order, at each speed."""
+def _played(source: str, role: Role, of: RoleOf, factors: list[float], seed: int, limit: int | None) -> Corpus:
+    """Up to ``limit`` utterances by voices of a role, in order, at each speed."""
     from server.lab.corpora import open_corpus
-    from server.lab.corpora.roles import role_of
     from server.lab.tuning.lists import at_speeds
 
-    corpus, kind = open_corpus(source, seed), source.partition(":")[0]
-    if kind != "made":
-        corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in ROLES)
-    elif source != "made:base":
-        raise ConfigurationError(f"--data {source}: these voices are kept from tuning; use made:base")
+    corpus = open_corpus(source, (role,), role=of, seed=seed)
+    if not corpus.utterances:
+        raise ConfigurationError(f"--data {source}: has no {role} voice; give other data")
     return at_speeds(corpus.first(limit), factors)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from device_sdk.checks import check_interval
 from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, draw_scene
-from server.lab.corpora.grammar import COMMANDS, Command, Profile, lexicon, profile, sample
+from server.lab.corpora.grammar import COMMANDS, Command, Profile, Split, lexicon, profile, sample
+from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
-from server.lab.corpora.voices import Voice, VoiceSet, draw_voices, speak
+from server.lab.corpora.voices import Voice, draw_voices, speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Person:
 
 
 def draw_people(
-    voice_set: VoiceSet, count: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
+    voice_set: Role, count: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
 ) -> tuple[Person, ...]:
     """People of a voice set, no two with the same variant while variants last. The same for the same arguments."""
     check_interval("number of people", count, "[1, inf)")
@@ -53,12 +54,14 @@ def made_utterance(command: Command, person: Person, seed: Sequence[int]) -> Utt
     return Utterance(name, person.name, command.text, command.slots, True, audio)
 
 
-def made_corpus(voice_set: VoiceSet, people: int, each: int, seed: int) -> Corpus:
-    """``each`` commands by each of some people, with sentences and voices of one split only, person after person."""
+def made_corpus(voice_set: Role, people: int, each: int, seed: int) -> Corpus:
+    """``each`` commands by each of some people, with sentences and voices of one split only, person after person. The
+    grammar keeps no sentences for development: those of its base split are said."""
+    split: Split = "base" if voice_set == "development" else voice_set
     utterances = []
     for number, person in enumerate(draw_people(voice_set, people, seed)):
         generator = np.random.default_rng([seed, number, *voice_set.encode()])
         for position in range(each):
-            command = sample(generator, voice_set, person.profile, COMMANDS)
+            command = sample(generator, split, person.profile, COMMANDS)
             utterances.append(made_utterance(command, person, (seed, number, position)))
     return Corpus(f"made:{voice_set}", tuple(utterances), lexicon(COMMANDS))

@@ -8,11 +8,15 @@ FSDD (Free Spoken Digit Dataset, CC BY-SA 4.0): PATH holds ``recordings/{digit}_
 kHz. A seed decides how they are joined to strings of 4 to 7 digits of one speaker: each recording is used once, in a
 random order, and the last few of a speaker that make no string of 4 are left out.
 
-Folder: either PATH holds ``manifest.jsonl`` (one object a line: ``audio`` (relative to PATH), and where known ``text``,
-``speaker``, ``slots``, ``id``), or any tree of audio files, each with its words in a file of the same name ending in
+Every other kind, and what ``idiolect corpora pack`` writes of any: PATH holds ``manifest.jsonl`` (one object a line:
+``audio`` (relative to PATH), and where known ``text``, ``speaker``, ``slots``, ``id``; ``corpus`` where it holds
+several kinds, to read one of). Common Voice knows no speakers: a hundredth of its sentences stands for one.
+
+Folder: the same, or any tree of audio files, each with its words in a file of the same name ending in
 ``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself. Words are brought into their one
 form (:mod:`device_sdk.transcripts`)."""
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -75,9 +79,15 @@ def digit_files(path: Path) -> list[tuple[str, int, int, Path]]:
     return files
 
 
-def read_fsdd(path: Path, seed: int = 0) -> Corpus:
-    """Strings of digits, speaker by speaker. No slot labels. Raises DataError where no recordings are found."""
+def read_fsdd(path: Path, seed: int | None = 0) -> Corpus:
+    """Strings of digits, speaker by speaker; without a seed every digit by itself. No slot labels. Raises DataError
+    where no recordings are found."""
     utterances: list[Utterance] = []
+    if seed is None:
+        for speaker, digit, index, file in digit_files(path):
+            name, audio = f"{speaker}-{digit}.{index}", partial(load_audio, file)
+            utterances.append(Utterance(name, speaker, DIGITS[digit], None, True, audio))
+        return Corpus(f"fsdd:{path}", tuple(utterances))
     for number, (speaker, recordings) in enumerate(groupby(digit_files(path), key=lambda row: row[0])):
         generator, files = np.random.default_rng([seed, number]), [row[1:] for row in recordings]
         order = [files[index] for index in generator.permutation(len(files))]
@@ -102,20 +112,22 @@ def _joined(files: tuple[Path, ...], seed: tuple[int, ...]) -> Waveform:
     return np.clip(joined + noise, -1.0, 1.0)
 
 
-def read_folder(path: Path) -> Corpus:
-    """The recordings below a folder, sorted by name or in the manifest's order. Raises DataError where there is
-    none."""
+def read_folder(path: Path, kind: str = "folder") -> Corpus:
+    """The recordings below a folder, sorted by name or in the manifest's order. kind: of corpus. Raises DataError where
+    there is none."""
     required_folder(path, "audio files with .txt files beside them, or a manifest.jsonl")
     manifest = path / "manifest.jsonl"
     if manifest.is_file():
-        rows = enumerate(read_jsonl(manifest), 1)
-        utterances = [_from_row(row, f"{manifest}, row {number}", path) for number, row in rows]
+        rows = [(number, row) for number, row in enumerate(read_jsonl(manifest), 1) if row.get("corpus", kind) == kind]
+        utterances = [_from_row(row, f"{manifest}, row {number}", path, kind) for number, row in rows]
     else:
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES)
         utterances = [_from_file(file, path) for file in files]
     if not utterances:
-        raise DataError(f"{path}: no audio file ({', '.join(AUDIO_SUFFIXES)}) and no rows in a manifest.jsonl")
-    return _corpus(f"folder:{path}", utterances)
+        raise DataError(
+            f"{path}: no audio file ({', '.join(AUDIO_SUFFIXES)}) and no rows of {kind} in a manifest.jsonl"
+        )
+    return _corpus(f"{kind}:{path}", utterances)
 
 
 def _from_file(file: Path, root: Path) -> Utterance:
@@ -129,7 +141,7 @@ def _from_file(file: Path, root: Path) -> Utterance:
     return Utterance(name, speaker or root.resolve().name, text, None, said is not None, partial(load_audio, file))
 
 
-def _from_row(row: dict[str, Any], where: str, root: Path) -> Utterance:
+def _from_row(row: dict[str, Any], where: str, root: Path, kind: str) -> Utterance:
     audio, text, slots = row.get("audio"), row.get("text"), row.get("slots")
     if not isinstance(audio, str) or not (root / audio).is_file():
         raise DataError(f"{where}, field 'audio': found {audio!r}, expected the name of a file below {root}")
@@ -142,7 +154,16 @@ def _from_row(row: dict[str, Any], where: str, root: Path) -> Utterance:
             type_: transcript(said, f"{where}, field 'slots', {type_!r}", DataError) for type_, said in slots.items()
         }
     name, speaker = str(row.get("id", audio)), str(row.get("speaker", root.resolve().name))
+    if kind == "common_voice":
+        digest = hashlib.blake2b((text or "").encode(), digest_size=1, person=b"idiolect voice").digest()
+        speaker = f"part-{100 * digest[0] // 256:02d}"
     return Utterance(name, speaker, text, slots, text is not None, partial(load_audio, root / audio))
+
+
+def recording_of(utterance: Utterance) -> Path | None:
+    """The file of an utterance that is a whole recording as it is."""
+    audio = utterance.audio
+    return audio.args[0] if isinstance(audio, partial) and audio.func is load_audio else None
 
 
 def load_audio(path: Path) -> Waveform:

@@ -4,10 +4,10 @@ espeak-ng comes with the wheel ``espeakng-loader`` (GPL: only the ``simulate`` e
 device) and is driven through its C interface by ctypes, a few hundred times faster than real time.
 
 A voice is an accent (phonemes, from espeak's language files), a variant (the speaker: formants, breath, roughness, from
-its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in three fixed, disjoint sets:
-*base* trains base models and has mainstream accents only; *devices* are the users of simulated devices, *heldout* is
-never trained on, and both have regional accents, too. Variants of one family (``edward``, ``edward2``) and variants
-whose settings hardly differ (``john``, ``norbert``) are in one set.
+its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in fixed, disjoint sets, one for
+each role (:mod:`server.lab.corpora.roles`); *base* has mainstream accents only, the others regional ones, too. Variants
+of one family (``edward``, ``edward2``) and variants whose settings hardly differ (``john``, ``norbert``) are in one
+set.
 """
 
 import _ctypes
@@ -19,29 +19,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import soxr
 
 from device_sdk.checks import check_choice, check_interval
 from device_sdk.errors import DataError, MissingExtraError
+from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
-
-VoiceSet = Literal["base", "devices", "heldout"]
 
 MAINSTREAM_ACCENTS = ("en-us", "en-gb", "en-gb-x-rp")
 REGIONAL_ACCENTS = ("en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-us-nyc")
 
-VARIANTS: Mapping[VoiceSet, tuple[str, ...]] = {
+VARIANTS: Mapping[Role, tuple[str, ...]] = {
     "base": (
         *("Alex", "Alicia", "Andy", "AnxiousAndy", "Denis", "Diogo", "Gene", "Gene2", "Henrique", "Hugo", "Jacky"),
-        *("Lee", "Mario", "Michael", "Mr serious", "Reed", "RicishayMax", "RicishayMax2", "RicishayMax3", "adam"),
-        *("antonio", "aunty", "benjamin", "boris", "caleb", "david", "edward", "edward2", "f1", "f2", "f4"),
-        *("grandma", "gustave", "iven", "iven2", "iven3", "iven4", "john", "klatt", "klatt2", "klatt3", "klatt4"),
-        *("klatt5", "klatt6", "m1", "m2", "m4", "m6", "m7", "marcelo", "max", "michel", "miguel", "norbert", "paul"),
-        *("quincy", "rob", "sandro", "steph", "steph2", "steph3", "victor", "zac"),
+        *("Mario", "Michael", "Mr serious", "Reed", "RicishayMax", "RicishayMax2", "RicishayMax3", "adam"),
+        *("aunty", "caleb", "david", "edward", "edward2", "f1", "f2", "f4"),
+        *("gustave", "iven", "iven2", "iven3", "iven4", "john", "klatt", "klatt2", "klatt3", "klatt4"),
+        *("klatt5", "klatt6", "m1", "m2", "m4", "m6", "m7", "max", "michel", "miguel", "norbert", "paul"),
+        *("rob", "steph", "steph2", "steph3", "victor", "zac"),
     ),
+    "development": ("Lee", "antonio", "benjamin", "boris", "grandma", "marcelo", "quincy", "sandro"),
     "devices": (
         *("Andrea", "Marco", "Nguyen", "Storm", "anika", "ed", "f3", "grandpa", "ian", "m3", "m8", "pablo", "robert"),
         *("shelby", "travis"),
@@ -76,13 +76,13 @@ class Voice:
         return f"{self.accent}+{self.variant}"
 
 
-def accents_of(voice_set: VoiceSet) -> tuple[str, ...]:
+def accents_of(voice_set: Role) -> tuple[str, ...]:
     """The accents that the voices of a set may have."""
     return MAINSTREAM_ACCENTS if voice_set == "base" else MAINSTREAM_ACCENTS + REGIONAL_ACCENTS
 
 
-def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str | None = None) -> Voice:
-    """A random voice of a set. Device and held-out voices have a regional accent three times in four."""
+def draw_voice(voice_set: Role, generator: np.random.Generator, variant: str | None = None) -> Voice:
+    """A random voice of a set. Those of other sets than base have a regional accent three times in four."""
     check_choice("voice set", voice_set, tuple(VARIANTS))
     accents = REGIONAL_ACCENTS if (voice_set != "base" and generator.random() < 0.75) else MAINSTREAM_ACCENTS
     return Voice(
@@ -96,7 +96,7 @@ def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str
     )
 
 
-def draw_voices(voice_set: VoiceSet, count: int, generator: np.random.Generator) -> tuple[Voice, ...]:
+def draw_voices(voice_set: Role, count: int, generator: np.random.Generator) -> tuple[Voice, ...]:
     """``count`` voices of a set, each with its own variant as long as the set has variants left."""
     variants = VARIANTS[voice_set]
     order = [

@@ -13,6 +13,7 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
 from device_sdk.personalization.rescorer import Rescorer
 from server.lab.corpora import Corpus, open_corpus
+from server.lab.corpora.roles import ROLES, scoring
 from server.lab.evaluation.scores import evaluate
 from server.rounds.evaluation import Evaluation
 
@@ -55,5 +56,8 @@ class WordErrorGate:
 
 
 def word_error_gate(bundle: Path | None, sources: Sequence[str], tolerance: float) -> WordErrorGate:
-    """On the corpora that ``idiolect serve --held-out`` names; bundle: None is the default one."""
-    return WordErrorGate(Bundle.open(bundle), [open_corpus(source) for source in sources], tolerance)
+    """On the corpora that ``idiolect serve --held-out`` names, but for voices that the bundle was trained on; bundle:
+    None is the default one."""
+    opened = Bundle.open(bundle)
+    role = scoring(opened.manifest.training.get("voices"))
+    return WordErrorGate(opened, [open_corpus(source, ROLES[1:], role=role) for source in sources], tolerance)

@@ -21,6 +21,7 @@ from device_sdk.runtimes.protocol import Gradients
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.transcripts import check_letters, transcript
 from server.lab.corpora import open_corpus
+from server.lab.corpora.roles import rehearsal
 from server.lab.corpora.utterance import Utterance
 from server.plans.round import RoundSettings
 
@@ -106,9 +107,12 @@ def draw(utterances: int, shares: int, size: int, number: int, seed: int) -> lis
 
 
 def pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:
-    """Of the corpora that ``idiolect serve --rehearsal`` names; bundle: None is the default one."""
-    utterances = [utterance for source in sources for utterance in open_corpus(source).utterances]
-    return PseudoDevices(Bundle.open(bundle), utterances)
+    """Of the corpora that ``idiolect serve --rehearsal`` names, but for voices that are for something else than
+    training; bundle: None is the default one."""
+    opened = Bundle.open(bundle)
+    role = rehearsal(opened.manifest.training.get("voices"))
+    corpora = [open_corpus(source, ("base",), role=role) for source in sources]
+    return PseudoDevices(opened, [utterance for corpus in corpora for utterance in corpus.utterances])
 
 
 def _writable(utterance: Utterance, bundle: Bundle) -> bool:

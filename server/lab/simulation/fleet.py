@@ -48,7 +48,7 @@ the handful of devices of the demonstration, noise that leaves something to lear
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. bundle: path; None for the packaged one.
+    """source: ``made``, or KIND:PATH, such as ``barista:PATH``. bundle: path; None for the packaged one.
     seeds: each is one whole simulation with its own voices, sentences and order. channel: devices that learn take their
     microphone's mean away; None leaves it there. workers: processes, one thread each. keep: a new or empty folder for
     the server's state of the condition with both streams, under the first seed; it can be served again afterwards. None

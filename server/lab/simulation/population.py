@@ -4,25 +4,23 @@ Three sets of voices share nobody: those the bundle was trained on (its card lis
 ones. Speech is rendered once into a folder and read from there by every condition."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
-from server.lab.corpora import Corpus, Utterance, open_corpus
+from server.lab.corpora import Corpus, Utterance, kind_of, open_corpus
 from server.lab.corpora.acoustics import GENTLE, Ranges
-from server.lab.corpora.grammar import COMMANDS, lexicon, sample
+from server.lab.corpora.grammar import COMMANDS, Split, lexicon, sample
 from server.lab.corpora.made import Person, draw_people, made_utterance
-from server.lab.corpora.voices import VARIANTS, VoiceSet
-
-DEVICE_SHARE = 0.7
-"""Of voices that the bundle's card does not know, the share that become devices; the others are held out."""
+from server.lab.corpora.roles import UNHEARD, Listed, Role, scoring
+from server.lab.corpora.voices import VARIANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +64,26 @@ def gather(
     source: str,
     seed: int,
     shape: Shape,
-    voices: Mapping[str, Any],
+    voices: Listed,
     folder: Path,
     tell: Callable[[int, int], None] = lambda done, total: None,
     ranges: Ranges = GENTLE,
 ) -> Population:
-    """The population of one seed, its speech rendered into ``folder``. source: ``made``, ``barista:PATH``,
-    ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of source -> ``base``, ``development``,
-    ``devices``, ``heldout`` -> names. tell(done, all): called as speech is rendered. ranges: of the rooms and
-    microphones of made people. Raises DataError where the source leaves no voice for devices or none to hold out."""
+    """The population of one seed, its speech rendered into ``folder``. source: ``made``, or KIND:PATH. voices: what the
+    bundle's card lists; others are as the split says. tell(done, all): called as speech is rendered. ranges: of the
+    rooms and microphones of made people. Raises DataError where the source leaves no voice for devices or none to hold
+    out."""
     if source == "made":
         words: SlotLexicon | None = lexicon(COMMANDS)
         base = VARIANTS["base"]
         filled = {name: getattr(shape, name) or usual for name, usual in MADE.items()}
         said = _make_voices(seed, replace(shape, **filled), ranges)
     else:
-        corpus = open_corpus(source, seed)
-        listed = voices.get(source.partition(":")[0], {})
-        known = {role: tuple(map(str, listed.get(role, ()))) for role in ("base", "development", "devices", "heldout")}
-        words, base = corpus.lexicon, known["base"] + known["development"]
-        said = _voices_of(corpus, seed, shape, known)
+        role, kind = scoring(voices), kind_of(source)
+        corpus = open_corpus(source, UNHEARD, role=role, seed=seed)
+        words, listed = corpus.lexicon, voices.get(kind, {})
+        base = (*listed.get("base", ()), *listed.get("development", ()))
+        said = _voices_of(corpus, seed, shape, {name: role(kind, name) for name in corpus.speakers})
     folder.mkdir(parents=True, exist_ok=True)
     total = sum(len(round_) for voices_ in said for _, rounds in voices_ for round_ in rounds)
     done = count(1)
@@ -108,7 +106,7 @@ def gather_all(
     source: str,
     seeds: Iterable[int],
     shape: Shape,
-    voices: Mapping[str, Any],
+    voices: Listed,
     folder: Path,
     tell: Callable[[str, int, int], None],
 ) -> dict[int, Population]:
@@ -125,11 +123,11 @@ _Voices = list[tuple[str, list[list[Utterance]]]]
 def _make_voices(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
     """Made people, each with an own voice, room and habits; sentences of the devices' and the held-out splits."""
 
-    def talk(split: VoiceSet, persons: int | None, rounds: int, each: int | None) -> _Voices:
+    def talk(split: Role, persons: int | None, rounds: int, each: int | None) -> _Voices:
         assert persons is not None and each is not None
         found: _Voices = []
         for number, person in enumerate(draw_people(split, persons, seed, ranges)):
-            said = _sentences(person, split, number, each * rounds, seed)
+            said = _sentences(person, cast(Split, split), number, each * rounds, seed)
             title = f"{person.voice.variant} ({person.voice.accent})"
             found.append((title, [said[start : start + each] for start in range(0, len(said), each)]))
         return found
@@ -138,7 +136,7 @@ def _make_voices(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voi
     return devices, talk("heldout", shape.heldout, 1, shape.heldout_each)
 
 
-def _sentences(person: Person, split: VoiceSet, number: int, utterances: int, seed: int) -> list[Utterance]:
+def _sentences(person: Person, split: Split, number: int, utterances: int, seed: int) -> list[Utterance]:
     """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
     generator = np.random.default_rng([seed, number, *split.encode()])
     draw = partial(sample, generator, split, person.profile, COMMANDS)
@@ -156,15 +154,9 @@ def _sentences(person: Person, split: VoiceSet, number: int, utterances: int, se
     return said
 
 
-def _voices_of(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequence[str]]) -> tuple[_Voices, _Voices]:
-    """Speakers of real recordings: those that the base has seen left out, the others as the card says or by a hash."""
-    unseen = [speaker for speaker in corpus.speakers if speaker not in (*known["base"], *known["development"])]
-    devices = [
-        name
-        for name in unseen
-        if name in known["devices"] or (name not in known["heldout"] and _position(name) < DEVICE_SHARE)
-    ]
-    heldout = [name for name in unseen if name not in devices]
+def _voices_of(corpus: Corpus, seed: int, shape: Shape, role: Mapping[str, Role]) -> tuple[_Voices, _Voices]:
+    """Speakers of real recordings, devices and held-out ones; where all have one role, one of them takes the other."""
+    devices, heldout = ([name for name in corpus.speakers if role[name] == each] for each in UNHEARD)
     if not heldout and len(devices) > 1:
         heldout = [max(devices, key=_position)]
         devices.remove(heldout[0])
@@ -173,8 +165,8 @@ def _voices_of(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequ
         heldout.remove(devices[0])
     if not devices or not heldout:
         raise DataError(
-            f"{corpus.name}: {len(corpus.speakers)} voices, {len(unseen)} of them not in base training; expected at "
-            "least two, one to learn and one to hold out"
+            f"{corpus.name}: {len(corpus.speakers)} voices that are not in base training; expected at least two, one "
+            "to learn and one to hold out"
         )
 
     def talk(name: str, most: int | None, rounds: int) -> tuple[str, list[list[Utterance]]]:

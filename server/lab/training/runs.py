@@ -10,13 +10,13 @@ import numpy as np
 
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
-from server.lab.corpora import grammar, open_corpus
+from server.lab.corpora import grammar, kind_of, open_corpus
 from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
-from server.lab.corpora.readers import AUDIO_SUFFIXES, DIGITS, digit_files, load_audio
-from server.lab.corpora.roles import role_of, split_voices
-from server.lab.corpora.utterance import Corpus, Utterance, Waveform
-from server.lab.corpora.voices import Voice, VoiceSet, draw_voice, speak
+from server.lab.corpora.readers import AUDIO_SUFFIXES, load_audio
+from server.lab.corpora.roles import ROLES, SPLIT, Role, role_of, split_voices
+from server.lab.corpora.utterance import Utterance, Waveform
+from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
@@ -27,10 +27,9 @@ from server.lab.training.trainer import write_atomically
 Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
 """What a shard is made of, all given sentences, the utterances to watch, and details for the card."""
 
-_KINDS = ("barista", "fsdd", "folder")
 _WATCHED_PER_SOURCE = 60
 _LANGUAGE_VOICES = 400
-_WATCHED: dict[VoiceSet, str] = {"devices": "made.development", "heldout": "made.heldout"}
+_WATCHED: tuple[Role, ...] = ("development", "devices", "heldout")
 
 
 def run_rnnt(
@@ -95,20 +94,21 @@ def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettin
     """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
     simulated devices."""
     sentences = [line for path in texts for line in read_sentences(path)]
-    each = max(1, _WATCHED_PER_SOURCE // 10)
-    watched = [_example(one, "made.development", features) for one in made_corpus("base", 10, each, seed=12).utterances]
-    watched += [_example(one, "made.devices", features) for one in made_corpus("devices", 10, each, seed=11).utterances]
+    watched = list[Example]()
+    for role in _WATCHED[:2]:
+        made = made_corpus(role, 10, max(1, _WATCHED_PER_SOURCE // 10), seed=11)
+        watched += [_example(one, f"made.{role}", features) for one in made.utterances]
     recordings: list[Recording] = []
-    voices: dict[str, Any] = {}
+    speakers: dict[str, set[str]] = {}
     for given in data:
-        kind, _, path = given.partition(":")
-        if kind not in _KINDS or not path:
-            raise DataError(f"--data {given}: expected KIND:PATH with KIND one of {', '.join(_KINDS)}")
-        corpus = open_corpus(given)
-        recordings += real_recordings(kind, Path(path), corpus)
-        voices[kind] = split_voices(kind, corpus.speakers)
-        for role in ("development", "devices", "heldout"):
-            known = [one for one in corpus.utterances if one.sure_text and one.speaker in voices[kind][role]]
+        kind = kind_of(given)
+        if kind == "made":
+            raise DataError(f"--data {given}: made voices speak anyway; expected recordings")
+        corpus = open_corpus(given, ROLES)
+        speakers.setdefault(kind, set()).update(corpus.speakers)
+        recordings += real_recordings(given)
+        for role in _WATCHED:
+            known = [one for one in corpus.utterances if one.sure_text and role_of(kind, one.speaker) == role]
             chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
             watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
@@ -116,10 +116,11 @@ def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettin
     share = recorded if recordings else 0.0
     mixture = Mixture(spoken, tuple(recordings), recorded=share, waiting=0.2, quiet=0.04, features=features)
     details = {
-        "voices": voices,
+        "voices": {kind: split_voices(kind, found) for kind, found in speakers.items()},
+        "licences": [SPLIT[kind]["licence"] for kind in speakers if kind in SPLIT],
         "data": [portable(given) for given in data],
         "recordings": len(recordings),
-        "recorded_sentences_outside_base_split": sorted(
+        "recorded_sentences_outside_base_split": len(
             {r.text for r in recordings if " " in r.text and not base[r.text]}
         ),
     }
@@ -140,7 +141,7 @@ def _foreign(language: str, texts: Sequence[Path], features: FeatureSettings) ->
     return mixture, spoken, language_examples(language, watched, features), {"language": language}
 
 
-def language_voices(language: str, voice_set: VoiceSet, count: int, seed: int) -> tuple[Voice, ...]:
+def language_voices(language: str, voice_set: Role, count: int, seed: int) -> tuple[Voice, ...]:
     """Voices of a set whose accent is a language of espeak-ng (``fr``, ``es``, ``fr-be``, ...). Raises DataError where
     it has none of that name."""
     generator = np.random.default_rng([seed, *voice_set.encode(), *language.encode()])
@@ -157,22 +158,19 @@ def language_examples(
 ) -> list[Example]:
     """Each sentence by a speaker who chooses between weights, and by one who only checks; neither is trained on."""
     examples = []
-    for voice_set, source in _WATCHED.items():
+    for voice_set in (_WATCHED[0], _WATCHED[2]):
         voices = language_voices(language, voice_set, 10, seed=11)
         for number, text in enumerate(sentences):
             generator = np.random.default_rng([11, number])
             waveform = speak(text, voices[number % len(voices)])
             waveform = apply_scene(waveform, draw_scene(generator, GENTLE), generator)
-            examples.append(Example(logmel(waveform, features), text, source))
+            examples.append(Example(logmel(waveform, features), text, f"made.{voice_set}"))
     return examples
 
 
-def real_recordings(kind: str, path: Path, corpus: Corpus) -> list[Recording]:
+def real_recordings(source: str) -> list[Recording]:
     """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh."""
-    if kind == "fsdd":
-        rows = [row for row in sorted(digit_files(path), key=lambda row: row[3]) if role_of(kind, row[0]) == "base"]
-        return [Recording(load_audio(file), DIGITS[digit], speaker, kind) for speaker, digit, _, file in rows]
-    return record((u for u in corpus.utterances if role_of(kind, u.speaker) == "base"), kind)
+    return record(open_corpus(source, ("base",), seed=None).utterances, kind_of(source))
 
 
 def portable(text: str) -> str:

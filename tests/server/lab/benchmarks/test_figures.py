@@ -17,6 +17,7 @@ from device_sdk.bundle.architecture import PRESETS
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from server.lab.benchmarks import aggregate, decode, rescore, rnnt_loss, train
 from server.lab.corpora import open_corpus
+from server.lab.corpora.roles import ROLES
 
 SMALL: dict[str, dict[str, Any]] = {
     "aggregate": {"VALUES": 40_000},
@@ -61,7 +62,8 @@ def test_the_loss_is_as_fast_as_it_should_be() -> None:
 
 
 def test_word_errors_are_compared(tiny_bundle: Bundle) -> None:
-    beam, pruned, *others, files, quick_files = decode.word_errors(tiny_bundle, open_corpus("made:heldout").first(2))
+    figures = decode.word_errors(tiny_bundle, open_corpus("made:heldout", ROLES).first(2))
+    beam, pruned, *others, files, quick_files = figures
     assert (files.peer_value, quick_files.peer_value) == (beam.ours, others[0].ours)
     assert beam.peer == "unpruned" and beam.peer_value is not None
     assert pruned.ours == pytest.approx(beam.ours - beam.peer_value) and pruned.target == decode.PRUNED

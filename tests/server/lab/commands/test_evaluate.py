@@ -10,7 +10,7 @@ import soundfile
 
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
-from server.lab.corpora.roles import role_of
+from server.lab.corpora.roles import scoring
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def evaluate(tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixtur
 def test_json_has_the_promised_keys(evaluate: Callable[..., str], tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
     figures = json.loads(evaluate("--json", "--output", str(output)))
-    assert list(figures) == ["wer", "slot_error", "oracle_wer", "real_time_factor", "utterances", "confidence"]
+    assert list(figures) == [
+        *("wer", "slot_error", "oracle_wer", "real_time_factor", "utterances", "confidence", "roles")
+    ]
     assert set(figures["oracle_wer"]) == {"1", "4", "8"} and set(figures["confidence"]) == {"words", "texts"}
     assert figures["utterances"] == 4 and figures["slot_error"] is None
     assert figures["wer"] >= figures["oracle_wer"]["4"] >= figures["oracle_wer"]["8"] >= 0
@@ -87,7 +89,8 @@ def test_greedy_wide_and_compared(evaluate: Callable[..., str], tmp_path: Path) 
         (["--precision", "int4"], "--precision: found 'int4', expected one of 'float32', 'int8', 'auto'"),
         (["--data", "mp3:x"], "expected one of"),
         (["--data", "folder:/nowhere/at/all"], "no such folder"),
-        (["--data", "made:base", "--voices", "base"], "leave --voices out"),
+        (["--data", "made:base"], "no utterance by voices for devices, heldout"),
+        (["--only", "eve"], "see --voices, --only"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(evaluate: Callable[..., str], options: list[str], message: str) -> None:
@@ -96,6 +99,7 @@ def test_what_does_not_fit_is_one_clear_line(evaluate: Callable[..., str], optio
 
 
 def test_voices_of_one_part_of_the_split(evaluate: Callable[..., str]) -> None:
-    role = role_of("folder", "ann")
-    expected = [name for name in ("ann", "bob") if role_of("folder", name) == role]
-    assert list(json.loads(evaluate("--json", "--speakers", "--voices", role))["speakers"]) == expected
+    role = scoring({})
+    expected = [name for name in ("ann", "bob") if role("folder", name) == role("folder", "ann")]
+    figures = json.loads(evaluate("--json", "--speakers", "--voices", role("folder", "ann")))
+    assert list(figures["speakers"]) == expected and figures["roles"] == {role("folder", "ann"): 2 * len(expected)}

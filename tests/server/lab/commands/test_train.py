@@ -108,7 +108,8 @@ def test_words_writes_a_list_with_its_coverage(text: dict[str, Path], tmp_path: 
     ("words", "message"),
     [
         ("rnnt --steps 1 --minutes 1", "exclude each other"),
-        ("rnnt --steps 1 --data tapes:/nowhere", "expected KIND:PATH"),
+        ("rnnt --steps 1 --data tapes:/nowhere", "expected one of"),
+        ("rnnt --steps 1 --data made:base", "expected recordings"),
         ("rnnt --steps 1 --text /nowhere.txt", "no such text file"),
         ("rnnt --freeze encoder", "found no network to begin with"),
         ("rnnt --language fr", "found no sentences"),

@@ -9,6 +9,7 @@ from device_sdk.bundle import Bundle
 from export.bundles import rewrite
 from rescoring.combination import CombinationWeights
 from server.lab.commands import tune
+from server.lab.corpora.roles import role_of
 
 pytest.importorskip("espeakng_loader")
 
@@ -31,7 +32,10 @@ def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.Captur
 def test_an_ngram_without_a_share_is_asked_where_it_may_win_one(tiny_bundle: Bundle, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     without = Bundle.open(rewrite(tiny_bundle, tmp_path / "without", combination=CombinationWeights(ngram_share=0.0)))
-    assert tune._lists(without, [tune._development("made:base", [1.0], 0, 1)], 4).ngram is not None
+    assert (
+        tune._lists(without, [tune._played("made:development", "development", role_of, [1.0], 0, 1)], 4).ngram
+        is not None
+    )
 
 
 def test_out_leaves_the_bundle_alone(bundle: Path, tmp_path: Path) -> None:
@@ -44,8 +48,9 @@ def test_out_leaves_the_bundle_alone(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rescoring", "--data", "made:heldout"], "kept from tuning"),
-        (["confidence", "--data", "made:devices"], "kept from tuning"),
+        (["rescoring", "--data", "made:heldout"], "has no development voice"),
+        (["confidence", "--data", "made:devices"], "has no development voice"),
+        (["second-moments", "--data", "made:development"], "has no base voice"),
         (["rescoring", "--data", "nothing"], "expected one of"),
         (["rescoring", "--speeds", "fast"], "--speeds"),
     ],

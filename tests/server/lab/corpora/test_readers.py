@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import soundfile
 from device_sdk.errors import DataError
 from server.lab.corpora import SAMPLE_RATE, open_corpus
 from server.lab.corpora.readers import DIGITS, load_audio, read_jsonl
+from server.lab.corpora.roles import ROLES
 
 
 def write(path: Path, seconds: float = 0.5, rate: int = 16_000, channels: int = 1, value: float = 0.25) -> Path:
@@ -36,7 +38,7 @@ def barista_folder(root: Path, *rows: dict[str, Any]) -> Path:
 
 def test_barista(tmp_path: Path) -> None:
     other = ROW | {"id": "a2", "slots": {"coffeeDrink": "latte"}, "suspicious": "give me?", "voice_group": "v01"}
-    corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista', ROW, other)}")
+    corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista', ROW, other)}", ROLES)
     first, second = corpus.utterances
     assert (first.id, first.speaker, first.text) == ("a1", "v02", "can i get a small mocha")
     assert first.slots == SLOTS and first.score_words and not second.score_words and corpus.lexicon is not None
@@ -49,9 +51,9 @@ def test_barista(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("field", "value"), [("id", 7), ("text", None), ("slots", "latte"), ("voice_group", None)])
 def test_barista_names_the_broken_field(tmp_path: Path, field: str, value: object) -> None:
     with pytest.raises(DataError, match="no rows"):
-        open_corpus(f"barista:{barista_folder(tmp_path / 'empty')}")
+        open_corpus(f"barista:{barista_folder(tmp_path / 'empty')}", ROLES)
     with pytest.raises(DataError, match=f"row 1, field '{field}'"):
-        open_corpus(f"barista:{barista_folder(tmp_path, ROW | {field: value})}")
+        open_corpus(f"barista:{barista_folder(tmp_path, ROW | {field: value})}", ROLES)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +64,13 @@ def test_barista_names_the_broken_field(tmp_path: Path, field: str, value: objec
         ("fsdd", "", "no such folder"),
         ("fsdd", "recordings", "7_george_3"),
         ("folder", "", "no audio file"),
+        ("common_voice", "", r"manifest\.jsonl: no such file"),
     ],
 )
 def test_a_folder_of_another_kind_is_named(tmp_path: Path, kind: str, made: str, message: str) -> None:
     (tmp_path / made).mkdir(exist_ok=True)
     with pytest.raises(DataError, match=message):
-        open_corpus(f"{kind}:{tmp_path}")
+        open_corpus(f"{kind}:{tmp_path}", ROLES)
 
 
 def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
         value = 0.01 * (digit + 1) + 0.2 * number
         write(tmp_path / "recordings" / f"{digit}_{speaker}_{index}.flac", 0.3, rate=8_000, value=value)
     (tmp_path / "recordings" / "notes.txt").write_text("not a recording")
-    corpus = open_corpus(f"fsdd:{tmp_path}", seed=3)
+    corpus = open_corpus(f"fsdd:{tmp_path}", ROLES, seed=3)
     assert corpus.speakers == ("ann", "bob") and corpus.lexicon is None
     for utterance in corpus.utterances:
         assert utterance.text is not None and utterance.slots is None
@@ -89,8 +92,11 @@ def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
         expected = 0.01 * (DIGITS.index(words[0]) + 1) + (0.2 if utterance.speaker == "bob" else 0.0)
         assert middle == pytest.approx(expected, abs=0.003)
     assert sum(len((utterance.text or "").split()) for utterance in corpus.utterances) >= 2 * 17
-    ids = [[utterance.id for utterance in open_corpus(f"fsdd:{tmp_path}", seed).utterances] for seed in (1, 1, 2)]
+    strings = [open_corpus(f"fsdd:{tmp_path}", ROLES, seed=seed) for seed in (1, 1, 2)]
+    ids = [[utterance.id for utterance in each.utterances] for each in strings]
     assert ids[0] == ids[1] != ids[2]
+    single = open_corpus(f"fsdd:{tmp_path}", ROLES, seed=None)
+    assert len(single) == 40 and {utterance.text for utterance in single.utterances} == set(DIGITS)
 
 
 def test_folder_of_audio_and_text(tmp_path: Path) -> None:
@@ -98,7 +104,7 @@ def test_folder_of_audio_and_text(tmp_path: Path) -> None:
     write(tmp_path / "ann" / "a.wav", rate=44_100, channels=2)
     write(tmp_path / "loose.flac")
     (tmp_path / "ann" / "a.txt").write_text("Hello, World! It's fine\n")
-    corpus = open_corpus(f"folder:{tmp_path}")
+    corpus = open_corpus(f"folder:{tmp_path}", ROLES)
     assert [utterance.id for utterance in corpus.utterances] == ["ann/a", "ann/deep/b", "loose"]
     first, second, third = corpus.utterances
     assert first.text == "hello world it's fine" and first.score_words
@@ -111,11 +117,26 @@ def test_folder_with_a_manifest(tmp_path: Path) -> None:
     write(tmp_path / "x.flac")
     rows = [{"audio": "x.flac", "text": "Play Jazz", "speaker": "eve", "slots": {"genre": "Jazz"}}, {"audio": "x.flac"}]
     (tmp_path / "manifest.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
-    corpus = open_corpus(f"folder:{tmp_path}")
+    corpus = open_corpus(f"folder:{tmp_path}", ROLES)
     first, second = corpus.utterances
     assert (first.speaker, first.text, first.slots) == ("eve", "play jazz", {"genre": "jazz"})
     assert (second.speaker, second.text, second.slots) == (tmp_path.name, None, None)
     assert corpus.lexicon is not None and corpus.lexicon.values == {"genre": ("jazz",)}
+
+
+def test_a_manifest_may_hold_several_kinds(tmp_path: Path) -> None:
+    """Each is read by its name; what Common Voice calls a speaker is a part of its sentences."""
+    write(tmp_path / "x.flac")
+    rows = [{"audio": "x.flac", "text": text, "speaker": "19"} for text in ("go left", "go right", "go left")]
+    rows = [row | {"corpus": kind} for kind in ("common_voice", "librispeech") for row in rows]
+    (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (left, right, again), read = (
+        [utterance.speaker for utterance in open_corpus(f"{kind}:{tmp_path}", ROLES).utterances]
+        for kind in ("common_voice", "librispeech")
+    )
+    assert left == again != right and re.fullmatch(r"part-\d\d", left) and read == ["19"] * 3
+    with pytest.raises(DataError, match="no rows of speech_commands"):
+        open_corpus(f"speech_commands:{tmp_path}", ROLES)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +155,7 @@ def test_folder_names_what_is_wrong_in_a_manifest(tmp_path: Path, row: str, mess
     write(tmp_path / "x.flac")
     (tmp_path / "manifest.jsonl").write_text(row)
     with pytest.raises(DataError, match=message):
-        open_corpus(f"folder:{tmp_path}")
+        open_corpus(f"folder:{tmp_path}", ROLES)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +166,13 @@ def test_words_that_are_no_text_are_named(tmp_path: Path, content: bytes, messag
     write(tmp_path / "x.flac")
     (tmp_path / "x.txt").write_bytes(content)
     with pytest.raises(DataError, match=rf"x\.txt: {message}"):
-        open_corpus(f"folder:{tmp_path}")
+        open_corpus(f"folder:{tmp_path}", ROLES)
 
 
 @pytest.mark.parametrize("source", ["", "barista", "barista:", "mp3:here", "made:test", "/some/path"])
 def test_unknown_sources_say_what_is_known(source: str) -> None:
     with pytest.raises(DataError, match="expected one of"):
-        open_corpus(source)
+        open_corpus(source, ROLES)
 
 
 def test_broken_audio_is_named(tmp_path: Path) -> None:
@@ -171,7 +192,7 @@ def test_broken_audio_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
 @pytest.mark.parametrize(("kind", "speakers"), [("barista", 6), ("fsdd", 2)])
 def test_real_recordings(kind: str, speakers: int) -> None:
-    corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}")
+    corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}", ROLES)
     assert len(corpus) > 100 and len(corpus.speakers) >= speakers
     unsure = sum(not utterance.score_words for utterance in corpus.utterances)
     assert (unsure > 0) == (kind == "barista") and unsure < 0.3 * len(corpus)

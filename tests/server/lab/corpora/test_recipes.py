@@ -12,6 +12,7 @@ import soundfile
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
 from server.lab.corpora.recipes import Kind, as_corpus, items_of, manifest
+from server.lab.corpora.roles import ROLES
 
 RATE = 16_000
 
@@ -119,7 +120,7 @@ def test_what_is_not_there_is_named(kind: Kind, write, part: str, language: str,
 )
 def test_a_public_corpus_opens_like_any_other(tmp_path: Path, path: str, message: str) -> None:
     librispeech(tmp_path)
-    corpus = open_corpus(f"librispeech:{tmp_path}@train-clean-100")
+    corpus = open_corpus(f"librispeech:{tmp_path}@train-clean-100", ROLES)
     assert corpus.speakers == ("19", "26") and len(corpus) == 3
     with pytest.raises(DataError, match=message):
-        open_corpus(f"librispeech:{path}")
+        open_corpus(f"librispeech:{path}", ROLES)

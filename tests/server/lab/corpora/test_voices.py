@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import ConfigurationError, DataError, MissingExtraError
-from server.lab.corpora import voices
 from server.lab.corpora.made import draw_people, made_corpus, say
+from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import SAMPLE_RATE
 from server.lab.corpora.voices import (
     MAINSTREAM_ACCENTS,
@@ -66,7 +66,7 @@ def test_no_voice_has_a_near_copy_in_another_set() -> None:
 
 
 @pytest.mark.parametrize("voice_set", list(VARIANTS))
-def test_every_voice_speaks(voice_set: voices.VoiceSet) -> None:
+def test_every_voice_speaks(voice_set: Role) -> None:
     accents = accents_of(voice_set)
     plain = {accent: speak(SENTENCE, Voice(accent, "fast")) for accent in accents}  # a variant that changes no sound
     for number, variant in enumerate(VARIANTS[voice_set]):

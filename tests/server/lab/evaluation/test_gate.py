@@ -10,6 +10,7 @@ from device_sdk import cli
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
+from server.lab.corpora.roles import ROLES
 from server.lab.evaluation.gate import WordErrorGate
 
 SPEECH = Path(__file__).parents[4] / "export" / "benchmarks" / "speech"
@@ -31,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_model_passes_and_a_spoilt_one_is_refused(folder: Path, packaged_bundle: Bundle) -> None:
-    gate = WordErrorGate(packaged_bundle, [open_corpus(f"folder:{folder}")])
+    gate = WordErrorGate(packaged_bundle, [open_corpus(f"folder:{folder}", ROLES)])
     base = dict(packaged_bundle.weights)
     same = gate(base, base)
     assert same.passed and same.figures["word_error"] == same.figures["base_word_error"] < 1.0
@@ -41,7 +42,7 @@ def test_the_same_model_passes_and_a_spoilt_one_is_refused(folder: Path, package
     refused = gate(spoilt, base)
     assert not refused.passed and refused.figures["word_error"] > refused.figures["base_word_error"]
     assert "on 2 held-out utterances: above" in refused.note
-    assert WordErrorGate(packaged_bundle, [open_corpus(f"folder:{folder}")], tolerance=1e6)(spoilt, base).passed
+    assert WordErrorGate(packaged_bundle, [open_corpus(f"folder:{folder}", ROLES)], tolerance=1e6)(spoilt, base).passed
 
 
 def test_a_server_is_not_started_with_speech_it_cannot_use(tmp_path: Path, packaged_bundle: Bundle, capsys) -> None:
@@ -49,4 +50,4 @@ def test_a_server_is_not_started_with_speech_it_cannot_use(tmp_path: Path, packa
     assert cli.main(["serve", *given]) == 1 and "no audio file" in capsys.readouterr().err
     shutil.copy(SPEECH / "set-the-volume-up.ogg", tmp_path)
     with pytest.raises(DataError, match="no utterance has a sure transcript"):
-        WordErrorGate(packaged_bundle, [open_corpus(f"folder:{tmp_path}")])
+        WordErrorGate(packaged_bundle, [open_corpus(f"folder:{tmp_path}", ROLES)])

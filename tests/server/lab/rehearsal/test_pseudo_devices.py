@@ -19,6 +19,7 @@ from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.runtimes.training import TrainingSession
 from server.aggregation.weights_file import parse_weights
 from server.lab.corpora import open_corpus
+from server.lab.corpora.roles import ROLES
 from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal import PseudoDevices, draw
 from server.lab.simulation.process import ServerProcess
@@ -120,7 +121,7 @@ def test_a_served_round_rehearses(tiny_bundle: Bundle, tmp_path: Path) -> None:
         closed = server.operator.close_round(opened)
         assert closed.state == "published", closed
         model = http.get(f"{server.url}/v1/models/{closed.model_version}").content
-    here = PseudoDevices(tiny_bundle, open_corpus(f"folder:{speech}").utterances)
+    here = PseudoDevices(tiny_bundle, open_corpus(f"folder:{speech}", ROLES).utterances)
     (sent,) = here(initial_from_bundle(tiny_bundle.path).weights, rounds, 1)
     for name, array in parse_weights(model).items():
         moved = -0.5 * 3.0 / 4.0 * sent[name] if name in sent else 0.0
