@@ -16,7 +16,6 @@ Folder: the same, or any tree of audio files, each with its words in a file of t
 ``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself. Words are brought into their one
 form (:mod:`device_sdk.transcripts`)."""
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ import soxr
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.transcripts import transcript
+from server.lab.corpora.roles import voice_of
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 
 AUDIO_SUFFIXES = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
@@ -154,10 +154,9 @@ def _from_row(row: dict[str, Any], where: str, root: Path, kind: str) -> Utteran
             type_: transcript(said, f"{where}, field 'slots', {type_!r}", DataError) for type_, said in slots.items()
         }
     name, speaker = str(row.get("id", audio)), str(row.get("speaker", root.resolve().name))
-    if kind == "common_voice":
-        digest = hashlib.blake2b((text or "").encode(), digest_size=1, person=b"idiolect voice").digest()
-        speaker = f"part-{100 * digest[0] // 256:02d}"
-    return Utterance(name, speaker, text, slots, text is not None, partial(load_audio, root / audio))
+    return Utterance(
+        name, voice_of(kind, speaker, text), text, slots, text is not None, partial(load_audio, root / audio)
+    )
 
 
 def recording_of(utterance: Utterance) -> Path | None:

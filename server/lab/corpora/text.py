@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from device_sdk.errors import DataError
 from server.lab.corpora.readers import read_jsonl
-from server.lab.corpora.roles import Role, role_of
+from server.lab.corpora.roles import Role, role_of, voice_of
 from server.lab.corpora.utterance import clean
 
 MEETINGS: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
@@ -114,7 +114,7 @@ def _role(corpus: str, row: Mapping[str, Any]) -> Role:
     for role, names in MEETINGS.get(corpus, {}).items():
         if meeting.startswith(names):
             return role
-    return role_of(corpus, str(meeting or row.get("speaker") or row.get("id")))
+    return role_of(corpus, voice_of(corpus, str(meeting or row.get("speaker") or row.get("id")), row.get("text")))
 
 
 def _texts(row: Mapping[str, Any], where: str) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import soundfile
 from device_sdk.errors import DataError
 from server.lab.corpora import SAMPLE_RATE, open_corpus
 from server.lab.corpora.readers import DIGITS, load_audio, read_jsonl
-from server.lab.corpora.roles import ROLES
+from server.lab.corpora.roles import ROLES, role_of
+from server.lab.corpora.text import read_text
 
 
 def write(path: Path, seconds: float = 0.5, rate: int = 16_000, channels: int = 1, value: float = 0.25) -> Path:
@@ -135,6 +137,9 @@ def test_a_manifest_may_hold_several_kinds(tmp_path: Path) -> None:
         for kind in ("common_voice", "librispeech")
     )
     assert left == again != right and re.fullmatch(r"part-\d\d", left) and read == ["19"] * 3
+    folder = Path(shutil.copytree(tmp_path, tmp_path / "common_voice"))
+    text = [*read_text(folder / f"manifest.jsonl@{role_of('common_voice', left)}")]
+    assert text.count("go left") == 4  # the same words have the same role, also as text
     with pytest.raises(DataError, match="no rows of speech_commands"):
         open_corpus(f"speech_commands:{tmp_path}", ROLES)
 
