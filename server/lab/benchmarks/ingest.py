@@ -6,15 +6,10 @@ a report of counts holds 20 words. Requests are made and signed beforehand; send
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from http.client import HTTPConnection
@@ -31,7 +26,8 @@ from device_sdk.benchmarks import Figure
 from device_sdk.checkin.identity import Identity, signed_headers
 from device_sdk.errors import IdiolectError
 from device_sdk.wire.messages import FIXED_POINT
-from server.operators.client import OperatorClient
+from server.lab.benchmarks.children import ONE_THREAD
+from server.lab.simulation.process import ServerProcess
 from server.plans.round import RoundSettings
 from server.rate_limit import Rate
 from server.registry.initial import InitialModel
@@ -103,12 +99,16 @@ def measure(folder: Path, *, durable: bool) -> dict[str, float]:
     tensors = {"w": np.random.default_rng(0).normal(scale=1e-4, size=VALUES).astype(np.float32)}
     found: dict[str, list[float]] = {"deltas": [], "marginals": []}
     plan = RoundSettings.model_validate({"deltas": {}, "weighting": "uniform"})
-    with _served(folder, durable) as address, OperatorClient(f"http://{address}", TOKEN) as operator:
+    ours = f"from server.lab.benchmarks.ingest import serve; serve(Path({str(folder)!r}), durable={durable})"
+    server = ServerProcess(folder, code=f"import os; os.environ.update({ONE_THREAD}); from pathlib import Path; {ours}")
+    server.operator_token = TOKEN
+    with server:
+        address = server.url.removeprefix("http://")
         for _ in range(REPEATS):
-            round_id = operator.create_round(plan).id
+            round_id = server.operator.create_round(plan).id
             found["marginals"].append(_rate(address, [device.counts(round_id) for device in fleet[:COUNTS]]))
             found["deltas"].append(_rate(address, [device.delta(round_id, tensors) for device in fleet[:DELTAS]]))
-            operator.abandon_round(round_id)
+            server.operator.abandon_round(round_id)
     return {stream: median(rates) for stream, rates in found.items()}
 
 
@@ -138,29 +138,6 @@ def _settings(folder: Path) -> ServerSettings:
         operator_token=TOKEN,
         rates=Rates(address=unlimited, device=unlimited),
     )
-
-
-@contextmanager
-def _served(folder: Path, durable: bool) -> Iterator[str]:
-    """The address of a server process over a folder."""
-    code = f"from pathlib import Path; from server.lab.benchmarks.ingest import serve; serve(Path({str(folder)!r}), "
-    log, ready = folder / "server.log", folder / "ready.json"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", f"{code}durable={durable})"],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        while not ready.exists():
-            if process.poll() is not None:
-                raise IdiolectError(f"the server ended with {process.returncode}: {log.read_text()[-2000:]}")
-            time.sleep(0.02)
-        yield str(json.loads(ready.read_text())["url"]).removeprefix("http://")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
 
 
 def _rate(address: str, uploads: list[Upload]) -> float:
