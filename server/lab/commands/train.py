@@ -6,6 +6,8 @@ Torch is loaded only when a command runs.
 from __future__ import annotations
 
 import json
+import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +43,9 @@ def rnnt(
     ] = "small",
     minutes: Annotated[float | None, typer.Option(help="Budget of training time (default: 60).")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,
+    call_minutes: Annotated[
+        float | None, typer.Option(min=0, help="End this call after so many minutes; the same command goes on.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
     text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak too, one a line.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH; base voices are trained on.")] = None,
@@ -65,6 +70,7 @@ def rnnt(
 
     Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl.
     """
+    until = math.inf if call_minutes is None else time.monotonic() + 60.0 * call_minutes
     with needing_extra():
         import torch
 
@@ -90,8 +96,11 @@ def rnnt(
         tensorboard=tensorboard,
         snapshots=snapshots,
         show=not json_output,
+        until=until,
     )
-    typer.echo(json.dumps(result) if json_output else f"weights: {out / 'weights.safetensors'}")
+    share = f"{100 * result['progress']:.0f} % of the budget; the same command goes on from {out}"
+    said = share if result.get("finished") is False else f"weights: {out / 'weights.safetensors'}"
+    typer.echo(json.dumps(result) if json_output else said)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """A run of RNN-T training: its network, speech, trainer, and the files that it leaves."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -44,8 +45,10 @@ def train_rnnt(
     device: torch.device = CPU,
     tensorboard: Path | None = None,
     show: bool = True,
+    until: float = math.inf,
 ) -> dict[str, Any]:
-    """Train, or go on from the checkpoint in ``out``. Returns the last line of the log.
+    """Train, or go on from the checkpoint in ``out``. Returns the last line of the log; where ``until``, a time of
+    ``time.monotonic()``, comes first, how far it came, with ``finished`` false.
 
     pieces: the tokenizer's model. begin: parameters and constants of a trained network to go on from; the same pieces
     are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or stays
@@ -86,9 +89,10 @@ def train_rnnt(
             device=device,
             observers=[stack.enter_context(each) for each in shown],
             keep=result.keep,
+            until=until,
         )
-        trainer.run()
-        return finish(trainer, result)
+        record = trainer.run()
+        return finish(trainer, result) if trainer.progress >= 1.0 else record
 
 
 class _Result:

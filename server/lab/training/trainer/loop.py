@@ -1,5 +1,6 @@
 """The one training loop: any task, any sampler, with exact resume."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,9 +50,10 @@ class Trainer(Generic[B]):
     """A run of a task: its optimizer, averaged weights, position and files. Writes ``checkpoint.safetensors``,
     ``best-STEP.safetensors`` (averaged weights of the lowest word error on development speech) and ``log.jsonl`` to
     ``out``. A process that is killed and started again goes on from the checkpoint to bit-identical weights on a CPU,
-    where the budget is in steps. watched: utterances to report word errors on, by source, never trained on; those whose
-    source ends with ``.development`` choose between steps. observers: told of every step. keep: called at every
-    watching, with the averaged weights in the task's module."""
+    where the budget is in steps. until: a time of ``time.monotonic()`` at which the run is left after a step, to go on
+    later. watched: utterances to report word errors on, by source, never trained on; those whose source ends with
+    ``.development`` choose between steps. observers: told of every step. keep: called at every watching, with the
+    averaged weights in the task's module."""
 
     def __init__(
         self,
@@ -64,10 +66,11 @@ class Trainer(Generic[B]):
         device: torch.device = CPU,
         observers: Iterable[Observer] = (),
         keep: Callable[[Position], None] | None = None,
+        until: float = math.inf,
     ) -> None:
         self.task, self.sampler, self.settings, self.out = task, sampler, settings, out
         self.watched, self.device, self.observers, self.keep = list(watched), device, tuple(observers), keep
-        self.at = Position()
+        self.at, self.until = Position(), until
         task.module.to(device)
         self.optimizer = settings.optimizer(task.module)
         self.schedule = settings.schedule(self.optimizer, lambda: self.progress)
@@ -86,10 +89,13 @@ class Trainer(Generic[B]):
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the budget, from the checkpoint where there is one. Returns the log's last record, with
-        the chosen averaged weights in the task's module. Raises LearningError when a gradient is no longer a number."""
+        the chosen averaged weights in the task's module; where the time was over before, how far it came, with a
+        checkpoint to go on from. Raises LearningError when a gradient is no longer a number."""
         self.restore()
         while self.progress < 1.0:
             self.epoch()
+            if self.progress < 1.0 and time.monotonic() >= self.until:
+                return {"finished": False, **self._summary()}
         self.choose()
         return self.at.record
 
@@ -115,7 +121,8 @@ class Trainer(Generic[B]):
                 path.unlink()
 
     def epoch(self) -> None:
-        """One pass over a plan, or what is left of it, then a line in the log and a checkpoint."""
+        """One pass over a plan, or what is left of it, then a line in the log and a checkpoint; a checkpoint alone
+        where the time is over before."""
         at, settings = self.at, self.settings
         at.sampler = self.sampler.state()
         if at.group == 0:
@@ -135,8 +142,11 @@ class Trainer(Generic[B]):
                 line = {"steps": at.steps, "progress": round(self.progress, 4), "wer": at.record.get("wer", {})}
                 append_log(self.out / "log.jsonl", line)
                 begun = time.monotonic()
-            if batches and settings.checkpoint_steps and at.steps % settings.checkpoint_steps == 0:
+            over = bool(batches) and time.monotonic() >= self.until
+            if over or (batches and settings.checkpoint_steps and at.steps % settings.checkpoint_steps == 0):
                 self.save()
+            if over:
+                return
         at.epoch, at.group = at.epoch + 1, 0
         at.sampler = self.sampler.state()
         at.record = self._summary()

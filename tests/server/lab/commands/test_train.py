@@ -27,6 +27,8 @@ def test_a_run_of_20_steps_on_made_and_real_speech(tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["rnnt", "--preset", "tiny", "--steps", "20", "--shard", "16", "--threads", "1", "--json"]
     inputs = ["--out", str(out), "--text", str(text), "--data", f"fsdd:{tmp_path / 'digits'}"]
+    part = CliRunner().invoke(app, [*arguments[:-1], *inputs, "--call-minutes", "0"], catch_exceptions=False)
+    assert part.exit_code == 0 and "5 % of the budget; the same command goes on" in part.output
     record = json.loads(CliRunner().invoke(app, [*arguments, *inputs], catch_exceptions=False).stdout)
     assert record["steps"] == 20
     assert {"made.development", "made.devices", "fsdd.devices", "fsdd.heldout"} == set(record["wer"])

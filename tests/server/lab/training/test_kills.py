@@ -1,5 +1,6 @@
 """Real processes of training, killed at random moments."""
 
+import json
 import math
 import random
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch._dynamo  # noqa: F401 (the first step of an optimizer would load it, in every fork)
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from server.lab.training.data import Example, read_shard, write_shard
@@ -25,6 +27,7 @@ from server.lab.training.trainer import Budget
 FORKED = get_context("forkserver")
 FORKED.set_forkserver_preload([__name__])
 SHARES = {"flat_share": 0.1, "easy_share": 0.2, "ctc_share": 0.5}
+TIMES = {"seconds", "watched", "record"}
 OFTEN = {"snapshot_minutes": 1e6, "watch_steps": 7, "checkpoint_steps": 3}
 
 
@@ -102,6 +105,16 @@ def test_kills_change_nothing(speech: Path, tmp_path: Path, points: int, steps: 
     one, other = (load_file(out / "checkpoint.safetensors") for out in (straight, broken))
     assert {name.partition(".")[0] for name in one} == {"module", "average", "optimizer", "generator"}
     check_same(one, other)
+    assert position(straight) == position(broken)
+
+
+def position(out: Path) -> dict[str, Any]:
+    """What a checkpoint holds beside tensors, but for times: steps, epoch, batches, sampler, phase, losses, choice."""
+    with safe_open(out / "checkpoint.safetensors", "numpy") as file:
+        described = {name: json.loads(value) for name, value in file.metadata().items()}
+    assert {"sampler", "task", "epoch", "group", "best"} <= described["state"].keys()
+    described["state"] = {name: value for name, value in described["state"].items() if name not in TIMES}
+    return described
 
 
 def check_same(one: dict[str, Any], other: dict[str, Any]) -> None:

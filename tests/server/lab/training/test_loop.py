@@ -80,6 +80,22 @@ def test_batches_of_a_step_are_as_one_large_batch(tmp_path: Path) -> None:
     np.testing.assert_allclose(weights(one), weights(other), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("budget", [Budget(steps=30), Budget(minutes=1e-3)])
+def test_calls_that_end_before_the_budget_are_one_run(tmp_path: Path, budget: Budget) -> None:
+    """The time of every call is over when it begins: it takes one step or closes an epoch of three. In steps, they give
+    what one call gives."""
+    settings, calls, record = replace(SETTINGS, budget=budget), 0, {"finished": False}
+    while record.get("finished") is False:
+        call = Trainer(Regression(), Drawn(8), settings, tmp_path / "calls", until=0.0)
+        record, calls = call.run(), calls + 1
+        assert calls * 3 // 4 <= record["steps"] <= calls and (record.get("finished") is False) == (call.progress < 1.0)
+    if budget.steps:
+        assert record["steps"] == budget.steps
+        straight = Trainer(Regression(), Drawn(8), settings, tmp_path / "straight")
+        straight.run()
+        np.testing.assert_array_equal(weights(call), weights(straight))
+
+
 def test_a_batch_that_cannot_be_used_makes_no_step(tmp_path: Path) -> None:
     sampler = Drawn(1)
     record = Trainer(Regression(), sampler, replace(SETTINGS, budget=Budget(steps=23)), tmp_path).run()
