@@ -85,8 +85,7 @@ def listening(tracer: Tracer) -> Walk:
 
 
 def reporting(tracer: Tracer) -> tuple[Walk, Walk]:
-    """A delta over HTTP until it is stored; the round's closing until its weights, noised by the server, are
-    published."""
+    """A delta over HTTP until it is stored; the round's closing until its weights, noised by the server, are out."""
     from starlette.testclient import TestClient
 
     from server.app import create_app

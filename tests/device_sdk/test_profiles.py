@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import Bundle, Conditions, ConfigurationError, Profiles, Rating, StateError
-from device_sdk.learning.rehearsal import Transcribed
+from device_sdk import Bundle, Conditions, ConfigurationError, Profiles, Rating, StateError, Transcribed
 from device_sdk.learning.settings import RehearsalSettings
 from tests.device_sdk.devices import KEY, quick, tell
 from tests.signals import noise

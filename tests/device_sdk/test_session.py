@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import Device, Endpointing, EndpointRule, RecognitionSession, Result
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, Device, Endpointing, EndpointRule, RecognitionSession, Result
 from tests.device_sdk.devices import KEY, LIGHT
 from tests.signals import noise
 from tests.speech import cut

@@ -21,8 +21,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from device_sdk import Bundle, DeviceSettings, OfferBounds, RepetitionSettings
-from device_sdk.errors import CheckInError
+from device_sdk import Bundle, CheckInError, DeviceSettings, OfferBounds, RepetitionSettings
 from server.operators.client import OperatorClient
 from server.plans.round import RoundSettings
 from tests.hostile_fleet.honest import WEIGHT, HonestFleet

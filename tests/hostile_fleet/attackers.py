@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from device_sdk import Bundle
-from device_sdk.errors import IdiolectError
+from device_sdk import Bundle, IdiolectError
 from device_sdk.wire.secure_aggregation import SHARE_BYTES, AggregationPoll, AggregationTask, RevealedShares
 from tests.server.parties import Party
 from tests.server.rounds.secure_aggregation.members import Member

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from device_sdk import Bundle, Client, Corrected, Device, DeviceSettings
+from device_sdk import Bundle, CheckInError, Client, Corrected, Device, DeviceSettings
 from device_sdk.checkin.identity import load
-from device_sdk.errors import CheckInError
 from tests.server.parties import ENROLMENT
 
 WEIGHT = 16

@@ -10,8 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from device_sdk import cli
-from device_sdk.errors import StateError
+from device_sdk import StateError, cli
 from server.app import create_app
 from server.backup import restore, save
 from server.settings import database_url

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundle import PRESETS, Architecture, Bundle
 from device_sdk.bundle import bundle as bundle_module
 from device_sdk.bundle import weights as weight_files
-from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.bundle.manifest import is_inside
 from device_sdk.bundle.quantized import COARSE_LEVELS, EMBEDDING_ZERO, LEVELS, layout, quantize
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, moments, read, serialize

@@ -7,8 +7,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from device_sdk import Device, IdiolectError
-from device_sdk.audio import read_audio
+from device_sdk import Device, IdiolectError, read_audio
 from tests.device_sdk.damage.ground import KEY, SETTINGS, SOUND, Ground, Wrong, check_same, rows, unchanged, valid
 from tests.device_sdk.damage.ground import valid_text as check_text
 from tests.device_sdk.damage.harm import Generator, damaged

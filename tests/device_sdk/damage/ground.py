@@ -10,10 +10,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk import Bundle, Device, DeviceSettings, IdiolectError, LearningSettings
+from device_sdk import Bundle, DecodingSettings, Device, DeviceSettings, IdiolectError, LearningSettings, Result
 from device_sdk.checkin import identity
-from device_sdk.decoding import DecodingSettings
-from device_sdk.hypothesis import Result
 from device_sdk.state import outbox, records
 from tests.bounds import ANYTHING
 from tests.device_sdk.devices import KEY, LIGHT

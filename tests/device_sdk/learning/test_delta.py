@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from device_sdk import Bundle, Device, StateError
-from device_sdk.errors import LearningError, PrivacyError, ProtocolError
+from device_sdk import Bundle, Device, LearningError, PrivacyError, ProtocolError, StateError
 from device_sdk.learning.delta import add, add_noise, bound, difference, empty, mean, secret_gaussian
 from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.state import records

@@ -5,9 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from device_sdk import Device, DeviceSettings, GuardSettings
-from device_sdk.bundle import Bundle
-from device_sdk.errors import AudioError, LearningError
+from device_sdk import AudioError, Bundle, Device, DeviceSettings, GuardSettings, LearningError
 from device_sdk.learning.learner import Student, Trainer, rehearse_one
 from device_sdk.learning.rehearsal import Transcribed, is_due, lesson, rotation
 from device_sdk.learning.settings import LearningSettings, RehearsalSettings, StepSettings

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, Device, DeviceSettings, LearningSettings
+from device_sdk import Bundle, BundleError, Device, DeviceSettings, LearningSettings
 from device_sdk.bundle.architecture import Architecture, Subset, factor_names, frozen_file, frozen_part, trainable
 from device_sdk.bundle.streaming import subsets_of
-from device_sdk.errors import BundleError
 from device_sdk.learning import StepSettings
 from device_sdk.runtimes.training import TrainingSession
 from export.bundles import refresh

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import StateError
-from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, Together
-from device_sdk.feedback.signals import Signal
+from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, Signal, Together
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.personalization import cache
 from device_sdk.personalization.cache import confirmed_texts

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk import Bundle, StateError
-from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated
+from device_sdk import Accepted, Alternate, Bundle, Cancelled, Corrected, Rating, Repeated, StateError
 from device_sdk.feedback.signals import Signal, combined
 from device_sdk.personalization.given import LIMIT, commonest, from_bytes, given_words, recount, to_bytes
 from device_sdk.privacy.contributions import reported_words

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk import Accepted, Corrected, Device, DeviceSettings
+from device_sdk import Accepted, BundleError, ConfigurationError, Corrected, Device, DeviceSettings, LearningError
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.errors import BundleError, ConfigurationError, LearningError
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.runtimes.executorch import MANIFEST, Bucket, ExecutorchTrainingSession

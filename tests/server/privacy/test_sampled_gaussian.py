@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from device_sdk import cli
-from device_sdk.errors import PrivacyError
+from device_sdk import PrivacyError, cli
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.commands import privacy
 from server.privacy import sampled_gaussian as shipped

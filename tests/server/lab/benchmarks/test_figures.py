@@ -12,8 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from device_sdk.benchmarks import Figure
-from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import PRESETS
+from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from server.lab.benchmarks import aggregate, decode, rescore, rnnt_loss, train
 from server.lab.corpora import open_corpus

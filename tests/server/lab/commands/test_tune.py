@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import cli
-from device_sdk.bundle import Bundle
+from device_sdk import Bundle, cli
 from export.bundles import rewrite
 from rescoring.combination import CombinationWeights
 from server.lab.commands import tune

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
-from server.lab.corpora import acoustics
-from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
+from server.lab.corpora import SAMPLE_RATE, Waveform, acoustics
 
 PLAIN = acoustics.Scene(1.0, -20.0, None, 0.0, None, 0.0, 0.0, (0.0,) * 8, 0.0, None, 1.0, None, None, (0.0, 0.0))
 """Its level is all that it sets."""

@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import cli
-from device_sdk.bundle import Bundle
-from device_sdk.errors import DataError
+from device_sdk import Bundle, DataError, cli
 from server.lab.corpora import open_corpus
 from server.lab.corpora.roles import ROLES
 from server.lab.evaluation.gate import WordErrorGate

@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.decoding import Recognizer
-from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.personalization.rescorer import Rescorer
 from server.lab.corpora import open_corpus
 from server.lab.corpora.roles import UNHEARD

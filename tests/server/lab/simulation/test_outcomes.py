@@ -19,11 +19,10 @@ from rich.table import Table
 from device_sdk.feedback.slots import SlotLexicon
 from server.lab.commands.simulate import differences, table
 from server.lab.corpora import Utterance
-from server.lab.simulation import Shape, SimulationSettings, outcomes
+from server.lab.simulation import Shape, SimulationSettings, outcomes, render
 from server.lab.simulation.outcomes import CONDITIONS, Outcome, Run, Traffic, figures, rate, score, spread
 from server.lab.simulation.population import Participant, Population
 from server.lab.simulation.progress import Shown
-from server.lab.simulation.report import render
 from server.lab.simulation.run import document_of, epsilon
 
 LEXICON = SlotLexicon({"room": ("kitchen", "living room"), "action": ("on", "off")})

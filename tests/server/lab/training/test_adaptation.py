@@ -7,8 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import PRESETS
+from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.errors import BundleError, ConfigurationError, DataError
 from device_sdk.features import FeatureSettings
 from export.networks.rnnt import RNNT

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import ConfigurationError, DataError
-from server.lab.corpora import grammar
-from server.lab.corpora.utterance import Utterance
+from server.lab.corpora import Utterance, grammar
 from server.lab.corpora.voices import Voice
 from server.lab.training import speech
 from server.lab.training.speech import Mixture, Recording, ShardMaker, join, make_shard, record, sentence, trim
