@@ -36,8 +36,7 @@ def serve(folder: str, bundle: str, port: str, database: str) -> None:
 
 
 class LiveServer(ServerProcess):
-    """A server over a bundle; its log is at level DEBUG. port: 0 is any; database: the URL of one that lies
-    elsewhere."""
+    """A server over a bundle; its log is at level DEBUG. port: 0 is any; database: URL of one that lies elsewhere."""
 
     def __init__(self, folder: Path, bundle: Path, port: int = 0, database: str = "") -> None:
         super().__init__(folder, f"{__name__}:serve", str(bundle), str(port), database)

@@ -26,8 +26,7 @@ FOLDERS = tuple(f"{ROOT / package}/" for package in PACKAGES)
 
 @dataclass(slots=True)
 class Walk:
-    """files: of the project, in the order in which they are first entered. back: (file, file that it calls and that
-    calls back into it)."""
+    """files: of the project, as first entered. back: (file, file that it calls and that calls back into it)."""
 
     files: list[str] = field(default_factory=list)
     back: set[tuple[str, str]] = field(default_factory=set)

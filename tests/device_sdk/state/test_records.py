@@ -1,5 +1,4 @@
-"""What steps made of a base comes back bit for bit; stored values that are not what they should be are named, also
-where they decrypt."""
+"""What steps made of a base comes back bit for bit; wrong stored values are named, also where they decrypt."""
 
 import json
 import shutil

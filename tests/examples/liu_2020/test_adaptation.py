@@ -1,5 +1,4 @@
-"""Algorithm 1: groups, what may be known when, what the server publishes; and the devices' own code as an independent
-implementation."""
+"""Algorithm 1: groups, what may be known when, what the server publishes; the devices' own code is the reference."""
 
 from dataclasses import replace
 

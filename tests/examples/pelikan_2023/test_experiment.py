@@ -1,5 +1,4 @@
-"""The experiment of Pelikan et al. 2023 at a size that a test can afford: its rows, its recipes and what it
-concludes."""
+"""The experiment of Pelikan et al. 2023 at a size a test can afford: its rows, its recipes and what it concludes."""
 
 import json
 from pathlib import Path

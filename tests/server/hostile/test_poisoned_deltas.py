@@ -46,8 +46,7 @@ def result(http: Any, round_id: str) -> dict[str, bytes]:
 
 
 def poison_a_round(folder: Path, plan: DeltaPlan, count: int, seed: int) -> Counter[str]:
-    """``count`` poisoned deltas, in turn of every kind, between the honest ones of a round. Returns how often each code
-    was the answer."""
+    """``count`` poisoned deltas, in turn of every kind, between a round's honest ones. Returns codes of the answers."""
     rng = np.random.default_rng(7)
     good = [honest(rng, plan, SHAPES, {}) for _ in range(HONEST)]  # drawn once: int8 and float16 round at random
     with serving(folder / "clean") as http:

@@ -1,5 +1,4 @@
-"""A process that ends at any boundary of a round, and the one that goes on, publish one and the same release, noise
-included."""
+"""A process that ends at any boundary of a round, and the one that goes on, publish the same, noise included."""
 
 from contextlib import suppress
 from pathlib import Path

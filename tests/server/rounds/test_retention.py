@@ -102,8 +102,7 @@ def test_numbers_that_are_left_out_forget_no_round(tmp_path: Path) -> None:
 
 
 def test_a_report_of_a_forgotten_round_is_never_counted_again(tmp_path: Path) -> None:
-    """Its device may have missed the receipt long ago; told that the report was refused, it would report anew what was
-    counted."""
+    """Its device may have missed the receipt; told that it was refused, it would report anew what was counted."""
     with serving(tmp_path, keep_rounds=KEEP) as http:
         parties = [Party(http).enrol() for _ in range(2)]
         made = run(http, parties, 6)

@@ -46,8 +46,7 @@ def simulate(
     drops: Mapping[str, Stage],
     tamper: Mapping[Any, Tamper] = MappingProxyType({}),
 ) -> Outcome:
-    """One round. drops: the stage that a device no longer answers. tamper: what becomes of a message on its way, by
-    device and stage."""
+    """One round. drops: the stage that a device no longer answers. tamper: changes messages, by device and stage."""
     made = advertised(len(vectors), words=next(iter(vectors.values())).size, minimum=2)
     parties = dict(zip(sorted(vectors), made.values(), strict=True))
     assert list(parties) == list(made)
