@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -27,15 +26,7 @@ class Forked:
     """Owns a process that calls ``module:function`` with words of text. folder: where it runs. environment: its
     variables, this process' where it is None. What it prints is appended to ``out`` and ``err``."""
 
-    def __init__(
-        self,
-        function: str,
-        *words: str,
-        out: Path,
-        err: Path | None = None,
-        folder: Path = ROOT,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, function: str, *words: str, out: Path, err=None, folder: Path = ROOT, environment=None) -> None:
         variables = dict(os.environ if environment is None else environment)
         request = {"call": function, "words": words, "out": str(out), "err": str(err or out)}
         self.pid = int(_origin().answer(request | {"folder": str(folder), "variables": variables}))
@@ -61,16 +52,6 @@ class Forked:
     def kill(self) -> None:
         self.send(signal.SIGKILL)
         self.wait()
-
-
-def await_ready(process: Forked, folder: Path, seconds: float = 300.0) -> dict[str, Any]:
-    """What a server writes into ``folder``'s ``ready.json`` once it serves; its log is there, too."""
-    ready, log, deadline = folder / "ready.json", folder / "server.log", time.monotonic() + seconds
-    while not ready.exists():
-        assert process.poll() is None, log.read_text()[-4000:]
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    return dict(json.loads(ready.read_text()))
 
 
 def is_running(number: int) -> bool:
@@ -100,7 +81,12 @@ class ServerProcess:
         """Start and wait until it serves. A database server may take a moment to see that the one before is gone."""
         for attempt in range(1, attempts + 1):
             try:
-                self.url = str(await_ready(self.spawn(), self.folder)["url"])
+                process, ready, deadline = self.spawn(), self.folder / "ready.json", time.monotonic() + 300.0
+                while not ready.exists():
+                    assert process.poll() is None, self.log.read_text()[-4000:]
+                    assert time.monotonic() < deadline, "the server did not start"
+                    time.sleep(0.01)
+                self.url = str(json.loads(ready.read_text())["url"])
                 return
             except AssertionError:
                 if attempt == attempts:
@@ -127,9 +113,7 @@ class ServerProcess:
         self.end()
 
 
-def idiolect(
-    *words: str | Path, folder: Path = ROOT, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def idiolect(*words: str | Path, folder: Path = ROOT, environment=None) -> subprocess.CompletedProcess[str]:
     """The command-line program in a process of its own."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"

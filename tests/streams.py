@@ -85,14 +85,7 @@ def in_one_stream(orders: Sequence[Order], pauses: Iterator[float]) -> tuple[Flo
     return np.concatenate(parts), spans
 
 
-def judged(
-    name: str,
-    orders: Sequence[Order],
-    heard: Sequence[str],
-    met: int,
-    pause: float | None = None,
-    alone: Row | None = None,
-) -> Row:
+def judged(name: str, orders: Sequence[Order], heard: Sequence[str], met: int, pause=None, alone=None) -> Row:
     """heard: texts of the results; met: orders in one of them; pause, alone: what word errors may be beyond these."""
     found = jiwer.process_words([" ".join(order.text for order in orders)], [" ".join(heard)])
     deletions = found.deletions / (found.hits + found.substitutions + found.deletions)
@@ -106,11 +99,6 @@ def judged(
 def count_met(spans: Sequence[tuple[float, float]], results: Sequence[tuple[float, float]]) -> int:
     """Spans that overlap a result: both are (begin, end) in seconds."""
     return sum(any(begin < until and since < end for since, until in results) for begin, end in spans)
-
-
-def one_at_a_time(recognizer: Recognizer, orders: Sequence[Order]) -> Row:
-    heard = [recognizer.recognize(order.recording, SAMPLE_RATE).text for order in orders]
-    return judged("one at a time", orders, heard, sum(map(bool, heard)))
 
 
 def streamed(recognizer: Recognizer, orders: Sequence[Order], pause: float, alone: Row) -> Row:
@@ -146,7 +134,8 @@ def main(json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
         raise typer.BadParameter("set IDIOLECT_DATA to the folder that holds barista")
     bundle, orders = Bundle.open(), read_orders(Path(folder) / "barista")
     recognizer = Recognizer(bundle, rescore=Rescorer(bundle).rescore)
-    alone = one_at_a_time(recognizer, orders)
+    heard = [recognizer.recognize(order.recording, SAMPLE_RATE).text for order in orders]
+    alone = judged("one at a time", orders, heard, sum(map(bool, heard)))
     rows = [alone, *(streamed(recognizer, orders, pause, alone) for pause in PAUSES), in_a_file(orders, alone)]
     holds = all(row.holds for row in rows)
     if json_:

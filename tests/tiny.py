@@ -83,11 +83,6 @@ def tiny_language_model(words: WordList, seed: int = 0) -> bytes:
     return language_model_graph(parameters, shape, words.digest)
 
 
-def tiny_ngram(words: WordList) -> bytes:
-    """A trigram of :data:`SENTENCES`, ARPA."""
-    return arpa(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3))
-
-
 def tiny_parts(seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> dict[str, Any]:
     """What every bundle needs, as :func:`write_bundle` takes it."""
     words, card = tiny_words(), {"description": "random weights for tests", "seed": seed}
@@ -99,10 +94,11 @@ def tiny_parts(seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> d
 
 def write_tiny_bundle(out: Path, seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> Path:
     words = tiny_words()
+    trigram = arpa(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3))
     return write_bundle(
         out,
         **tiny_parts(seed, architecture),
-        models={"language_model.onnx": tiny_language_model(words, seed), "ngram.arpa": tiny_ngram(words)},
+        models={"language_model.onnx": tiny_language_model(words, seed), "ngram.arpa": trigram},
         training={"seed": seed},
         created="2026-01-01T00:00:00+00:00",
     )

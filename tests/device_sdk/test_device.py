@@ -11,34 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import (
-    Accepted,
-    Bundle,
-    Cancelled,
-    Corrected,
-    Device,
-    DeviceSettings,
-    FeedbackError,
-    LearningError,
-    Semantics,
-    SlotLexicon,
-    StateError,
-)
+from device_sdk import Bundle, Device, DeviceSettings, FeedbackError, LearningError, StateError
 from device_sdk.checkin.reports import take_back
+from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
 from device_sdk.learning import StepSettings, TeacherSettings
 from device_sdk.personalization.cache import reported
 from device_sdk.state import Store
 from device_sdk.state.outbox import Outgoing
-from tests.device_sdk.devices import KEY, LIGHT, quick
+from tests.device_sdk.devices import KEY, LIGHT, quick, tell
 from tests.signals import hiss as speech
 
 MEANT = Semantics({"place": "kitchen"}, SlotLexicon({"place": ("kitchen", "bedroom"), "thing": ("light", "window")}))
-
-
-def tell(device: Device, seed: int = 1, signal=LIGHT) -> str:
-    result = device.recognize(speech(seed), 16_000)
-    device.feedback(result.utterance_id, signal)
-    return result.utterance_id
 
 
 @pytest.fixture

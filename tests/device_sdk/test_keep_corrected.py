@@ -12,21 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import (
-    Accepted,
-    Bundle,
-    Cancelled,
-    Corrected,
-    Device,
-    DeviceSettings,
-    GuardSettings,
-    Hotword,
-    Rating,
-    Semantics,
-    SlotLexicon,
-    StateError,
-)
-from device_sdk.feedback.signals import Repeated, combined
+from device_sdk import Bundle, Device, DeviceSettings, GuardSettings, Hotword, StateError
+from device_sdk.feedback import Accepted, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon, combined
 from device_sdk.learning import kept
 from tests.device_sdk.devices import KEY, quick, tell
 from tests.signals import noise

@@ -6,21 +6,9 @@ from typing import Any
 
 import pytest
 
-from device_sdk import (
-    Bundle,
-    ConfigurationError,
-    Device,
-    DeviceSettings,
-    FeedbackError,
-    Hypothesis,
-    IdiolectError,
-    LearningSettings,
-    Profiles,
-    Recognizer,
-    Scores,
-    Semantics,
-    StateError,
-)
+from device_sdk import Bundle, Device, DeviceSettings, LearningSettings, Profiles, Recognizer, Semantics
+from device_sdk.errors import ConfigurationError, FeedbackError, IdiolectError, StateError
+from device_sdk.hypothesis import Hypothesis, Scores
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
 

@@ -116,9 +116,7 @@ class Readiness:
         return any(now - since > self.patience for _, since in self._since.values())
 
 
-def wrong_seconds(
-    samples: Sequence[tuple[float, str | None, bool, bool]], successes: Sequence[float]
-) -> tuple[float, float]:
+def wrong_seconds(samples: Sequence[tuple], successes: Sequence[float]) -> tuple[float, float]:
     """(the longest time for which it said ready while no check-in went through or a round stood still, the longest for
     which it did not say ready while all went well). successes: of all honest devices, sorted."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.server.backups.machine import Machine
 from tests.server.databases import PLACES, placed
 from tests.server.parties import OPERATOR, Operator, Party, serving
 
@@ -46,6 +48,13 @@ def device(http: TestClient) -> Party:
 @pytest.fixture
 def devices(http: TestClient) -> Callable[[int], list[Party]]:
     return lambda count: [Party(http).enrol() for _ in range(count)]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A server process of its own, which is not started yet."""
+    with closing(Machine(tmp_path / "machine")) as found:
+        yield found
 
 
 Run = Callable[..., str]

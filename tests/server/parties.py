@@ -7,7 +7,7 @@ import secrets
 import time
 import warnings
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -72,9 +72,7 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
 
 
 @contextmanager
-def serving(
-    folder: Path, *, words: int = WORDS, evaluate: Any = None, rehearse: Any = None, **changes: Any
-) -> Iterator[Http]:
+def serving(folder: Path, *, words: int = WORDS, evaluate: Any = None, rehearse: Any = None, **changes: Any) -> Any:
     """A client of a server in this process; what the server raises reaches the client as it would over a socket."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # starlette's advice on which http library its client should use
@@ -115,9 +113,7 @@ class Party:
         self.id = answer.json()["device_id"]
         return self
 
-    def headers(
-        self, method: str, path: str, round_id: str | None, body: bytes, *, at: float | None = None
-    ) -> dict[str, str]:
+    def headers(self, method: str, path: str, round_id: str | None, body: bytes, *, at: Any = None) -> dict[str, str]:
         nonce, stamp = secrets.token_hex(12), int(time.time() if at is None else at)
         signature = self.key.sign(signed_digest(method, path, round_id, sha256(body).hexdigest(), nonce, stamp))
         return {
@@ -152,9 +148,7 @@ class Party:
     def send_words(self, round_id: str, /, *words: str, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/words", self.words(round_id, *words, **changes), round_id)
 
-    def delta(
-        self, round_id: str, arrays: Mapping[str, NDArray[Any]] | None = None, /, value: float = 0.01, **changes: Any
-    ) -> bytes:
+    def delta(self, round_id: str, arrays: Any = None, /, value: float = 0.01, **changes: Any) -> bytes:
         header = self._header(round_id) | {"model_version": "base-1", "utterances": 1} | changes
         return save(dict(arrays or values_of(value)), metadata={"header": json.dumps(header)})
 

@@ -27,17 +27,9 @@ def lose_the_schema(own: Service) -> None:
         connection.execute(text("DELETE FROM alembic_version"))
 
 
-def lose_the_weights(own: Service) -> None:
-    shutil.rmtree(Path(own.settings.blobs) / "models")
-
-
 def lose_the_blobs(own: Service) -> None:
     shutil.rmtree(own.settings.blobs)
     Path(own.settings.blobs).write_text("no folder any more")
-
-
-def fill_the_disk(own: Service) -> None:
-    own.settings = replace(own.settings, limits=Limits(free_bytes=1 << 62))
 
 
 def end_the_rounds(own: Service) -> None:
@@ -59,9 +51,9 @@ def test_a_server_is_ready_once_it_has_started(http: Any) -> None:
     [
         (lose_the_database, {"database", "schema", "model"}),
         (lose_the_schema, {"schema"}),
-        (lose_the_weights, {"model"}),
+        (lambda own: shutil.rmtree(Path(own.settings.blobs) / "models"), {"model"}),
         (lose_the_blobs, {"model", "blobs", "disk"}),
-        (fill_the_disk, {"disk"}),
+        (lambda own: setattr(own, "settings", replace(own.settings, limits=Limits(free_bytes=1 << 62))), {"disk"}),
         (end_the_rounds, {"rounds"}),
     ],
 )

@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings, Result
-from device_sdk.consent import Stream
 from device_sdk.feedback.signals import Signal
 from device_sdk.learning import LearningSettings, StepSettings
 from tests.bounds import ANYTHING
@@ -23,13 +22,7 @@ LEARNING = LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learnin
 SETTINGS = DeviceSettings(learning=LEARNING, bounds=ANYTHING)
 
 
-def opened(
-    folder: Path,
-    bundle: Bundle,
-    settings: DeviceSettings = SETTINGS,
-    key: bytes = KEY,
-    streams: tuple[Stream, ...] = ("marginals", "deltas"),
-) -> Device:
+def opened(folder: Path, bundle: Bundle, settings=SETTINGS, key=KEY, streams=("marginals", "deltas")) -> Device:
     """A device whose user agrees to these streams."""
     device = Device.open(folder, key, bundle, settings)
     device.agree(*streams)

@@ -214,9 +214,7 @@ def test_a_server_that_cannot_be_reached_loses_nothing(three: list[Device], serv
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_counts_whose_mask_a_device_has_given_away_never_come_back(
-    three: list[Device], tmp_path: Path, tiny_bundle: Bundle, server: Site, *, reopened: bool
-) -> None:
+def test_counts_whose_mask_was_given_away_never_come_back(three, tmp_path, tiny_bundle, server, reopened) -> None:
     """Once it has revealed, its counts may be in a sum, whatever the server says of the group; those of a device that
     has not revealed come back."""
     round_id, devices = open_round(server), three

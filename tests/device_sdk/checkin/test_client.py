@@ -21,16 +21,8 @@ from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
 from device_sdk.state import Store, records
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
-from device_sdk.wire import signing
-from device_sdk.wire.messages import (
-    CheckIn,
-    DeltaHeader,
-    DeltaPlan,
-    MarginalPlan,
-    MarginalReport,
-    Marginals,
-    RoundOffer,
-)
+from device_sdk.wire import messages, signing
+from device_sdk.wire.messages import CheckIn, DeltaPlan, MarginalPlan, MarginalReport, Marginals, RoundOffer
 from tests.device_sdk.devices import KEY
 
 URL = "http://server.test"
@@ -225,7 +217,7 @@ def test_the_delta_is_drawn_once(store: Store, who: identity.Identity) -> None:
     (first,), (second,) = waiting(store, URL), waiting(store, URL)
     assert first.body == second.body
     size = int.from_bytes(first.body[:8], "little")
-    header = DeltaHeader.model_validate_json(json.loads(first.body[8 : 8 + size])["__metadata__"]["header"])
+    header = messages.DeltaHeader.model_validate_json(json.loads(first.body[8 : 8 + size])["__metadata__"]["header"])
     assert (header.report_id, header.utterances, header.model_version) == (first.report_id, 7, "m1")
     assert {name: array.shape for name, array in load(first.body).items()} == {"a": (2, 2), "b": (4,)}
     enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), OfferBounds(), delta, 7)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from device_sdk import Bundle, Device, IdiolectError
-from device_sdk.bundle.architecture import SUBSETS, Subset, frozen_file, training_file
+from device_sdk.bundle.architecture import SUBSETS, frozen_file, training_file
 from device_sdk.checkin import identity
 from device_sdk.state import Store, outbox, records
 from tests.device_sdk.damage import audio
@@ -55,7 +55,8 @@ def _bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
     graphs = sorted(name for name in ground.bundle.manifest.files if name.endswith(".onnx"))
     names = [*LOADED, *graphs, *sorted(files)]  # what is loaded is drawn more often
     name = names[rng.integers(len(names))]
-    subset = _subset_of(name)
+    # What a device must learn so that it runs this graph; None for what learning does not run.
+    subset = next((each for each in SUBSETS if name in (training_file(each), frozen_file(each))), None)
     int8 = (subset is None and name.endswith(".int8.onnx")) or rng.random() < 0.1
     if (name == "manifest.json" and rng.random() < 0.7) or (name == "rescoring.json" and rng.random() < 0.5):
         files[name] = with_other_value(files[name], rng)
@@ -87,11 +88,6 @@ def _bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
         learns = subset is not None or name in ("weights.safetensors", "manifest.json") or rng.random() < 0.1
         same = (bundle.manifest.name, bundle.version) == (ground.bundle.manifest.name, ground.bundle.version)
         _live(device, state, before, learns, carried=same)
-
-
-def _subset_of(name: str) -> Subset | None:
-    """What a device must learn so that it runs this graph; None for what learning does not run."""
-    return next((subset for subset in SUBSETS if name in (training_file(subset), frozen_file(subset))), None)
 
 
 def manifest_of(files: dict[str, bytes], version: str | None) -> bytes:

@@ -46,9 +46,7 @@ def drive(bundle: Path, cases: Sequence[int], seed: int, patience: float = PATIE
     return endings
 
 
-def _batch(
-    bundle: Path, cases: list[int], seed: int, scratch: Path, patience: float, endings: list[Ending]
-) -> str | None:
+def _batch(bundle: Path, cases: list[int], seed: int, scratch: Path, patience: float, endings: list) -> str | None:
     """Runs cases until they are done (None) or the child is lost (what happened to it)."""
     words = [sys.executable, "-m", "tests.device_sdk.damage.driver", bundle, scratch, str(seed), json.dumps(cases)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}

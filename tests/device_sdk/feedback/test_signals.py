@@ -5,20 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_sdk import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
 from device_sdk.errors import FeedbackError
-from device_sdk.feedback import (
-    Accepted,
-    Alternate,
-    Cancelled,
-    Corrected,
-    Rating,
-    Repeated,
-    Semantics,
-    SlotLexicon,
-    Together,
-    combined,
-    costs,
-)
+from device_sdk.feedback import Together, combined, costs
 from device_sdk.feedback.distance import similarity, word_error_rate
 from device_sdk.feedback.repair import repair
 from device_sdk.feedback.signals import check_costs, check_signal, parts

@@ -3,18 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from device_sdk import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
 from device_sdk.errors import FeedbackError
-from device_sdk.feedback import (
-    Accepted,
-    Alternate,
-    Cancelled,
-    Corrected,
-    Rating,
-    Repeated,
-    Semantics,
-    SlotLexicon,
-    Together,
-)
+from device_sdk.feedback import Together
 from device_sdk.learning.candidates import Candidates, Heard, gather, objective
 from device_sdk.learning.objectives import Objective
 from device_sdk.learning.settings import LearningSettings, TeacherSettings

@@ -11,22 +11,9 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import StateError
 from device_sdk.hypothesis import Hypothesis, Scores
+from device_sdk.learning import GuardSettings, guard
 from device_sdk.learning.candidates import Heard
-from device_sdk.learning.guard import (
-    Comparison,
-    DivergenceSettings,
-    GuardSettings,
-    Reading,
-    Watch,
-    capital,
-    compare,
-    divergence,
-    from_bytes,
-    harm,
-    harm_withheld,
-    to_bytes,
-    watch_one,
-)
+from device_sdk.learning.guard import Comparison, Reading, Watch, capital, compare, divergence, harm, watch_one
 from device_sdk.learning.memory import Example
 
 SETTINGS = GuardSettings()
@@ -148,16 +135,19 @@ def test_harm_after_a_long_good_time_is_found_as_soon() -> None:
     ],
 )
 def test_what_withheld_utterances_tell(seen: list[Comparison], named: str | None) -> None:
-    found = harm_withheld(seen, SETTINGS)
+    found = guard.harm_withheld(seen, SETTINGS)
     assert found is None if named is None else named in str(found)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", to_bytes(Watch(served=-1.0)), to_bytes(Watch(drift=math.nan))])
+WRONG_WATCHES = map(guard.to_bytes, (Watch(served=-1.0), Watch(drift=math.nan)))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", *WRONG_WATCHES])
 def test_damaged_records_are_refused(content: bytes) -> None:
     watch = Watch(2.5, 1.0, 4, 3, "it has left what that model thinks likely, and no feedback says why")
-    assert (from_bytes(to_bytes(watch)), from_bytes(None)) == (watch, Watch())
+    assert (guard.from_bytes(guard.to_bytes(watch)), guard.from_bytes(None)) == (watch, Watch())
     with pytest.raises(StateError, match="settings/guard"):
-        from_bytes(content)
+        guard.from_bytes(content)
 
 
 FINE = Reading(10, 10, 0.5)
@@ -181,5 +171,5 @@ FINE = Reading(10, 10, 0.5)
     ],
 )
 def test_divergence_of_self_learning_is_read_from_its_labels(readings, found: bool) -> None:
-    why = divergence(readings, DivergenceSettings(window=4))
+    why = divergence(readings, guard.DivergenceSettings(window=4))
     assert why.startswith("labels drift: over 4 utterances") if found else why is None

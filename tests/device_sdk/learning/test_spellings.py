@@ -5,19 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import (
-    Accepted,
-    Bundle,
-    Corrected,
-    Device,
-    DeviceSettings,
-    GuardSettings,
-    Hotword,
-    Recognizer,
-    Semantics,
-    SlotLexicon,
-)
-from device_sdk.feedback import Signal
+from device_sdk import Bundle, Device, DeviceSettings, GuardSettings, Hotword, Recognizer
+from device_sdk.feedback import Accepted, Corrected, Semantics, Signal, SlotLexicon
 from device_sdk.hypothesis import Result
 from device_sdk.learning.candidates import Candidates, gather, objective
 from device_sdk.learning.memory import Example

@@ -104,9 +104,7 @@ def test_a_process_without_kenlm_hears_of_it_only_where_the_ngram_has_a_share(ti
 
 
 @pytest.mark.parametrize(("share", "neural", "asked"), [(0.0, True, False), (0.1, True, True), (0.0, False, True)])
-def test_an_ngram_is_loaded_where_it_has_a_share_or_stands_for_the_neural_model(
-    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle, share: float, neural: bool, asked: bool
-) -> None:
+def test_an_ngram_is_loaded_where_it_counts(monkeypatch, tiny_bundle, share: float, neural: bool, asked: bool) -> None:
     pytest.importorskip("kenlm")
     has = Bundle.has
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: has(bundle, name) and (neural or "language" not in name))

@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import (
-    gaussian_variance,
-    l1_sensitivity,
-    local_scale,
-    locally_noised,
-    share_variance,
-)
+from device_sdk.privacy import contributions
+from device_sdk.privacy.contributions import gaussian_variance, local_scale, locally_noised, share_variance
 from device_sdk.privacy.samplers import discrete_gaussian, discrete_gaussians, discrete_laplace, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 
@@ -43,7 +38,7 @@ def test_of_any_size_and_any_spread(size: int) -> None:
 def test_every_word_gets_noise_of_the_plan() -> None:
     plan = MarginalPlan(max_words=2, max_weight=1.0, epsilon=4.0, trust="local")
     scale = local_scale(plan)
-    assert scale == math.ceil(l1_sensitivity(plan) / plan.epsilon) == 128
+    assert scale == math.ceil(contributions.l1_sensitivity(plan) / plan.epsilon) == 128
     noisy = locally_noised({3: 256}, 4000, plan)
     assert set(noisy) <= set(range(4000))
     assert len(noisy) > 3900, "words without counts are noised too"

@@ -18,18 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from device_sdk import (
-    Accepted,
-    Bundle,
-    Cancelled,
-    CheckInError,
-    Client,
-    Corrected,
-    Device,
-    Profiles,
-    Semantics,
-    SlotLexicon,
-)
+from device_sdk import Bundle, CheckInError, Client, Device, Profiles
+from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
 from device_sdk.learning import StepSettings
 from device_sdk.state.outbox import waiting
 from tests.architecture.sources import ROOT

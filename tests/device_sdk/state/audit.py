@@ -71,9 +71,7 @@ def _structure(connection: sqlite3.Connection) -> list[str]:
     return found
 
 
-def _values(
-    connection: sqlite3.Connection, files: dict[str, bytes], key: bytes, bundle: Bundle
-) -> Iterator[str | tuple[bytes, str]]:
+def _values(connection: sqlite3.Connection, files: dict[str, bytes], key: bytes, bundle: Bundle) -> Iterator[Any]:
     """What is wrong with a value, or (the value, the file it lies in)."""
     salt = connection.execute("SELECT value FROM meta WHERE name = 'salt'").fetchone()[0]
     aead = AESGCM(HKDF(SHA256(), 32, salt, b"idiolect device state, version 1").derive(key))

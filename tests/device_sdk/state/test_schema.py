@@ -69,11 +69,6 @@ def test_a_real_session_leaves_what_is_declared(state: Path, tmp_path: Path, tin
     assert findings(folder, KEY, tiny_bundle) == []
 
 
-def _row(table: str, name: str, value: bytes) -> Callable[[Path], None]:
-    """A value in the clear."""
-    return lambda folder: _sql(folder, f"INSERT OR REPLACE INTO {table} (name, value) VALUES (?, ?)", name, value)
-
-
 def _sealed(table: str, name: str, value: bytes) -> Callable[[Path], None]:
     def plant(folder: Path) -> None:
         with closing(Store(folder, KEY)) as store:
@@ -114,7 +109,8 @@ CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "uttera
         (lambda folder: _sql(folder, "ALTER TABLE counts ADD COLUMN text TEXT"), "columns of counts"),
         (lambda folder: _sql(folder, "INSERT INTO meta VALUES ('text', x'00')"), "meta text"),
         (lambda folder: _sql(folder, "UPDATE meta SET value = 'a longer text' WHERE name = 'check'"), "meta check"),
-        (_row("settings", "bundle", b"in the clear"), "settings/bundle: not sealed with the key"),
+        (lambda folder: _sql(folder, "INSERT OR REPLACE INTO settings (name, value) VALUES ('bundle', ?)", bytes(30)),
+         "settings/bundle: not sealed with the key"),
         (_sealed("settings", "transcript", b"x"), "record settings/transcript"),
         (_sealed("settings", "bundle", b"what was said " * 20), "settings/bundle: found b'what was said"),
         (_sealed("settings", "guard", json.dumps({"why": "said " * 50}).encode()), "settings/guard"),

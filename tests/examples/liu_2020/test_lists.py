@@ -15,20 +15,10 @@ from safetensors.numpy import save_file
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import DataError
+from examples.liu_2020 import meetings as ami
 from examples.liu_2020.lists import Client, NBest, listeners, open_cache, read_clients, write_client
 from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, choose_meetings, make_lists
-from examples.liu_2020.meetings import (
-    MEETINGS,
-    Meeting,
-    Turn,
-    cast,
-    cut,
-    read_meetings,
-    series_of,
-    stages_of,
-    utterances,
-    waveform,
-)
+from examples.liu_2020.meetings import Meeting, Turn, cast, read_meetings, series_of, stages_of, utterances
 from rescoring.words import WordList
 from server.lab.corpora.voices import VARIANTS
 
@@ -157,7 +147,7 @@ def test_meetings_are_chosen_from_all_series_before_a_second_of_any() -> None:
 
 @given(st.lists(st.text("ab", min_size=1), max_size=60), st.integers(1, 20))
 def test_cutting_loses_no_word_and_makes_even_parts(words: list[str], longest: int) -> None:
-    parts = cut(words, longest)
+    parts = ami.cut(words, longest)
     assert [word for part in parts for word in part] == words
     sizes = [len(part) for part in parts]
     assert not sizes or (max(sizes) <= longest and max(sizes) - min(sizes) <= 1 and min(sizes) > 0)
@@ -188,15 +178,15 @@ TURNS = tuple(Turn(speaker, "good morning") for speaker in ("Marketing", "Projec
 def test_people_of_a_series_sound_the_same_at_all_its_meetings_and_were_not_heard_in_training() -> None:
     first, second, other = (cast(Meeting(name, TURNS), "test") for name in ("ES2002a", "ES2002b", "ES2003a"))
     assert first == second and first != other and len({person.voice.variant for person in first.values()}) == 3
-    assert {person.voice.variant for person in first.values()} <= set(MEETINGS.variants["test"])
-    every = [variant for held in MEETINGS.variants.values() for variant in held]
-    assert len(every) == len(set(every)) and set(MEETINGS.variants["learn"]) <= set(VARIANTS["base"])
+    assert {person.voice.variant for person in first.values()} <= set(ami.MEETINGS.variants["test"])
+    every = [variant for held in ami.MEETINGS.variants.values() for variant in held]
+    assert len(every) == len(set(every)) and set(ami.MEETINGS.variants["learn"]) <= set(VARIANTS["base"])
 
 
 def test_an_utterance_sounds_the_same_each_time() -> None:
     pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
     meeting = Meeting("ES2002a", TURNS)
-    once, again, later = (waveform(meeting, number, TURNS[0], cast(meeting, "test")) for number in (0, 0, 1))
+    once, again, later = (ami.waveform(meeting, number, TURNS[0], cast(meeting, "test")) for number in (0, 0, 1))
     assert (once == again).all() and once.size > 8000
     assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"
 

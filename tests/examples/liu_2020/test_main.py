@@ -56,11 +56,6 @@ def test_intervals_are_over_meetings_and_figures_are_consistent(document: dict[s
 THREE = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a", "C1a")))
 
 
-def cached() -> Cached:
-    ready = tuple(listeners(THREE, WORDS))
-    return Cached(background(), ready, ready, {"perplexity": {"neural": {"test.txt": 81.0}}})
-
-
 def row(table: str, name: str, of_client: float) -> Row:
     """Errors spread evenly, ``of_client`` a client."""
     return Row(table, name, tuple(np.full(24, of_client / 24) for _ in THREE))
@@ -69,7 +64,8 @@ def row(table: str, name: str, of_client: float) -> Row:
 def document_of(marginals: float = 38.0, noised: float = 38.1, extended: float = 36.0) -> dict[str, Any]:
     rows = [row("2", BASELINE, 40.0), row("2", "FMP, T = 10", marginals), row("4", EXACT, 38.0)]
     rows += [row("4", "epsilon 0.5 of a count", noised), row("5", ALL, extended)]
-    return summary(cached(), rows, 7)
+    ready = tuple(listeners(THREE, WORDS))
+    return summary(Cached(background(), ready, ready, {"perplexity": {"neural": {"test.txt": 81.0}}}), rows, 7)
 
 
 def test_rates_and_differences_by_hand() -> None:

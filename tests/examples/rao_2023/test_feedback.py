@@ -108,9 +108,7 @@ def test_general_text_is_a_distribution_over_the_words_it_has_seen() -> None:
         (1.0, 1.0, -1.1, {}, None),
     ],
 )
-def test_the_second_pass_chooses_and_the_first_decides_whether_it_is_sure(
-    monkeypatch: pytest.MonkeyPatch, weight: float, bonus: float, sure: float, text: Any, expected: Any
-) -> None:
+def test_the_second_pass_chooses_and_the_first_says_how_sure(monkeypatch, weight, bonus, sure, text, expected) -> None:
     heard = {(1,): "play", (1, 2): "play jazz", (1, 2, 3): "play jazz now", (): ""}
     lists = [tuple(zip(heard, (-2.0, -2.4, -6.0), strict=False)), (((), -0.1),)]
     monkeypatch.setattr(methods, "nbest", lambda *_: lists)

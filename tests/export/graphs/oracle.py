@@ -7,20 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.bundle.architecture import Architecture
-
 Parameters = Mapping[str, NDArray[np.floating]]
 
 
-def loss_and_gradients(
-    architecture: Architecture,
-    parameters: Parameters,
-    features: NDArray[np.float32],
-    hypotheses: Sequence[Sequence[int]],
-    weights: Sequence[float],
-    costs: Sequence[float],
-    cost_scale: float,
-) -> tuple[NDArray[np.float64], float, dict[str, NDArray[np.float64]]]:
+def loss_and_gradients(architecture, parameters, features, hypotheses, weights, costs, cost_scale: float) -> tuple:
     """NLLs [N], expected cost, and d(sum w_i NLL_i + c E[M]) by every parameter, all float64."""
     with torch.enable_grad():
         named = {name: torch.tensor(value, dtype=torch.float64) for name, value in parameters.items()}
@@ -36,16 +26,8 @@ def loss_and_gradients(
 
 
 def gradient_parts(
-    architecture: Architecture,
-    parameters: Parameters,
-    features: NDArray[np.float32],
-    hypotheses: Sequence[Sequence[int]],
-    trainable: Sequence[str],
-    frozen_layers: int = 0,
-    heard: NDArray[np.float32] | None = None,
-    said: NDArray[np.float32] | None = None,
-    factors: bool = False,
-) -> tuple[NDArray[np.float64], list[dict[str, NDArray[np.float64]]]]:
+    architecture, parameters, features, hypotheses, trainable, frozen_layers=0, heard=None, said=None, factors=False
+) -> tuple:
     """NLLs [N], and d(NLL_i) by every trainable parameter for each hypothesis, all float64. heard [T, 1, H], said [U +
     1, N, P]: given in place of the lowest ``frozen_layers`` and of the predictor. factors: of the trainable matrices,
     which hold their product already."""
@@ -68,15 +50,7 @@ def gradient_parts(
     return nll.detach().numpy(), parts
 
 
-def likelihoods(
-    architecture: Architecture,
-    named: Mapping[str, Tensor],
-    features: Tensor,
-    hypotheses: Sequence[Sequence[int]],
-    frozen_layers: int = 0,
-    heard: Tensor | None = None,
-    said: Tensor | None = None,
-) -> Tensor:
+def likelihoods(architecture, named, features, hypotheses, frozen_layers=0, heard=None, said=None) -> Tensor:
     """[N] negative log-likelihoods, one hypothesis at a time, one node at a time."""
     count = len(features) // architecture.subsampling_factor
     x = (features - named["features.mean"]) * named["features.scale"]

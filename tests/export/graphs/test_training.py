@@ -25,16 +25,7 @@ Float = NDArray[np.float32]
 TINY = PRESETS["tiny"]
 
 
-def case(
-    seed: int,
-    frames: int,
-    hypotheses: list[list[int]],
-    architecture: Architecture = TINY,
-    *,
-    sharpness: float = 1.0,
-    scale: float = 1.0,
-    cost_scale: float = 0.5,
-) -> tuple[Architecture, dict[str, Any]]:
+def case(seed, frames, hypotheses, architecture=TINY, *, sharpness=1.0, scale=1.0, cost_scale=0.5) -> tuple:
     """What a session is made for, what it runs on. sharpness: above 1, alignments keep to a path, as a trained model's
     do, and most cells carry nothing."""
     rng, count, parameters = np.random.default_rng(seed), len(hypotheses), tiny_weights(architecture, seed)

@@ -13,19 +13,9 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from device_sdk.wire.messages import FIXED_POINT
+from server.aggregation import deltas as sums
 from server.aggregation import robust
-from server.aggregation.deltas import (
-    BLOCK,
-    UPDATES,
-    DeltaSum,
-    add,
-    cost_shares,
-    finish,
-    fold,
-    init,
-    merge,
-    weighted_sum,
-)
+from server.aggregation.deltas import DeltaSum, add, cost_shares, finish, fold, init, merge, weighted_sum
 from server.aggregation.marginals import nearest_counts, nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.aggregation.robust import cosine_mean, cosine_weights
 
@@ -63,15 +53,15 @@ def test_merge_is_associative_and_agrees_with_one_fold(first: Reports, second: R
         assert same(merge(*pair), folded(first))
 
 
-@pytest.mark.parametrize("count", [1, UPDATES - 1, UPDATES, UPDATES + 1, 100])
+@pytest.mark.parametrize("count", [1, sums.UPDATES - 1, sums.UPDATES, sums.UPDATES + 1, 100])
 def test_weighted_mean_against_float64(count: int) -> None:
     rng = np.random.default_rng(count)
-    deltas = rng.normal(size=(count, BLOCK + 77)).astype(np.float32)
+    deltas = rng.normal(size=(count, sums.BLOCK + 77)).astype(np.float32)
     weights = rng.integers(1, 20, count).astype(float)
-    state = init({"w": (BLOCK + 77,)})
+    state = init({"w": (sums.BLOCK + 77,)})
     for delta, weight in zip(deltas, weights, strict=True):
         state = add(state, {"w": delta}, weight)
-        assert len(state.waiting) < UPDATES
+        assert len(state.waiting) < sums.UPDATES
     assert (state.reports, state.weight) == (count, weights.sum())
     expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
     assert np.linalg.norm(finish(state)["w"] - expected) / np.linalg.norm(expected) < 1e-6

@@ -101,9 +101,7 @@ eleven = st.lists(value, min_size=11, max_size=11)
     z=st.sampled_from([1e-3, 0.3, 1.0, 7.7]),
     crowd=st.integers(1, 100_000),
 )
-def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
-    others: list[list[float]], one: list[float], place: int, clip_norm: float, z: float, crowd: int
-) -> None:
+def test_any_device_moves_the_sum_by_its_bound_at_most_exactly(others, one, place, clip_norm, z, crowd) -> None:
     """crowd: so many devices send the same as the first."""
     grid = deltas.noise_grid(clip_norm, z)
     sent = [clipped(values, clip_norm) for values in others]

@@ -4,6 +4,7 @@ for what was charged once, charges what it cannot know, and gives no version twi
 import struct
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,8 @@ class Lost:
 
 @pytest.fixture(params=EITHER)
 def lost(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lost]:
-    found = Lost(tmp_path, request.param, request)
-    yield found
-    found.close()
+    with closing(Lost(tmp_path, request.param, request)) as found:
+        yield found
 
 
 def counted(operator: Operator, parties: list[Party]) -> dict[str, Any]:
@@ -75,11 +75,8 @@ def epsilons(operator: Operator) -> dict[str, float]:
 
 
 def stored(machine: Machine, query: Select[Any]) -> list[bytes]:
-    database = Database(database_url(machine.database))
-    with database.read() as connection:
-        found = list(connection.execute(query).scalars())
-    database.close()
-    return found
+    with closing(Database(database_url(machine.database))) as database, database.read() as connection:
+        return list(connection.execute(query).scalars())
 
 
 def test_a_round_is_not_drawn_a_second_time_uncharged(lost: Lost) -> None:
@@ -151,9 +148,8 @@ def test_what_the_backup_does_not_know_is_assumed(lost: Lost) -> None:
         assert current > max(taken) and found["marginals_version"] > current and found["number"] > max(numbers) + 1000
 
 
-def test_a_backup_holds_nothing_that_a_device_sent(tmp_path: Path) -> None:
+def test_a_backup_holds_nothing_that_a_device_sent(machine: Machine, tmp_path: Path) -> None:
     """Nor a key: what a restore abandons is not saved. Words, counts and a delta of a round that is under way."""
-    machine = Machine(tmp_path / "machine")
     with machine.running() as operator:
         parties = [machine.party() for _ in range(3)]
         plan = {"marginals": NOISY, "words": {}, "deltas": {"clip_norm": 1e6}}
@@ -165,7 +161,6 @@ def test_a_backup_holds_nothing_that_a_device_sent(tmp_path: Path) -> None:
             assert party.send_delta(round_id, delta(value)).status_code == 200
         assert idiolect("backup", tmp_path / "server.tar", *machine.place).returncode == 0
         content = (tmp_path / "server.tar").read_bytes()
-    machine.close()
     (key,) = stored(machine, select(rounds.c.sampling_key).where(rounds.c.id == round_id))
     assert len(key) == 32
     for raw in (word.encode(), b'"7": 108', struct.pack("<4f", *[value] * 4), key):

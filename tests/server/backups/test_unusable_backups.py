@@ -1,6 +1,6 @@
 """A backup that could not be brought back is none: it is refused when it is made, and found when it is looked at."""
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,6 @@ from tests.server.backups.machine import VALUES, Machine, delta
 from tests.server.parties import HEADERS
 
 PLAN = {"marginals": None, "deltas": {"clip_norm": 100.0}}
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    found = Machine(tmp_path / "machine")
-    yield found
-    found.close()
 
 
 def lived(machine: Machine) -> str:
@@ -68,9 +61,8 @@ def test_what_cannot_be_saved_whole_is_refused(machine: Machine, spoiled: str) -
         assert not new, "neither an archive nor a database is left behind"
 
 
-def test_weights_that_retention_removed_are_no_loss(tmp_path: Path) -> None:
+def test_weights_that_retention_removed_are_no_loss(machine: Machine, tmp_path: Path) -> None:
     """They are known to be gone; what is gone beside them is not."""
-    machine = Machine(tmp_path / "machine")
     with machine.running() as operator:
         party = machine.party()
         for value in (0.1, 0.2, 0.3, 0.4):
@@ -79,15 +71,12 @@ def test_weights_that_retention_removed_are_no_loss(tmp_path: Path) -> None:
             assert party.send_delta(round_id, delta(value), model_version=version).status_code == 200
             assert operator.close(round_id)["state"] == "published"
         models = [each["sha256"] for each in operator.get("models")["models"]]
-    database, blobs = Database(f"sqlite:///{machine.database}"), FolderBlobs(machine.blobs)
-    with database.write() as connection:
-        assert remove_old(connection, blobs, 2, 0.0) == 2
-    database.close()
+    with closing(Database(f"sqlite:///{machine.database}")) as database, database.write() as connection:
+        assert remove_old(connection, FolderBlobs(machine.blobs), 2, 0.0) == 2
     assert idiolect("backup", tmp_path / "server.tar", *machine.place).returncode == 0
     assert idiolect("backup", "--verify", tmp_path / "server.tar").returncode == 0
     weights(machine, models[0]).unlink()
     assert idiolect("backup", tmp_path / "again.tar", *machine.place).returncode == 1
-    machine.close()
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)], ids=["part", "whole"])

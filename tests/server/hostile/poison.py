@@ -86,9 +86,7 @@ def written(header: Any, data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def honest(
-    rng: Draw, plan: DeltaPlan, shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, Any], size: float = 0.5
-) -> Report:
+def honest(rng: Draw, plan: DeltaPlan, shapes: Mapping[str, Any], fields: Any, size: float = 0.5) -> Report:
     """size: norm of the delta, as a share of every bound on it."""
     arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     total = sum(array.size for array in arrays.values())
@@ -207,11 +205,6 @@ def _offsets(rng: Draw, right: list[int]) -> list[Any]:
     return [*pairs, [start, 1 << 62], [(1 << 64) - 4, 1 << 64], [start], None, [float(start), float(end) + 0.5]]
 
 
-def _stale(rng: Draw, report: Report) -> bytes:
-    version = _one_of(rng, ("base-0", "base-2", "", "base-1 ", "BASE-1", "latest", "b" * 300))
-    return report.with_fields(model_version=version).body()
-
-
 def _other_plan(rng: Draw, report: Report) -> bytes:
     changes = [
         {"kind": "gradient"},
@@ -288,7 +281,8 @@ def _scales(rng: Draw, report: Report) -> bytes:
     return report.with_tensors(dict([_one_of(rng, changes)])).body()
 
 
-_DELTA, _MESSAGE = ("bad_delta",), ("bad_message",)
+_DELTA, _MESSAGE, _BASE = ("bad_delta",), ("bad_message",), ("stale_model",)
+_STALE = ("base-0", "base-2", "", "base-1 ", "BASE-1", "latest", "b" * 300)
 _LABELS = ("BF16", "F8_E4M3", "I32", "U32", "F64", "I16", "U8", "BOOL", "f32", "", None, 7, "float32")
 _SHAPES = ([1 << 62, 4], [-1], [1 << 32, 1 << 32], "all", None, [1.5], [[]], {})
 
@@ -306,7 +300,7 @@ KINDS: dict[str, Kind] = {
     "wrong size": Kind(_resized, _DELTA),
     "wrong type": Kind(_retyped, _DELTA),
     "type that is not its own": Kind(_relabelled("dtype", lambda *_: _LABELS), _DELTA),
-    "stale base": Kind(_stale, ("stale_model",)),
+    "stale base": Kind(lambda rng, report: report.with_fields(model_version=_one_of(rng, _STALE)).body(), _BASE),
     "other plan": Kind(_other_plan, ("other_plan",)),
     "bad fields": Kind(_bad_fields, (*_MESSAGE, "utterances")),
     "bad metadata": Kind(_bad_metadata, (*_DELTA, *_MESSAGE)),

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from tests.forks import ServerProcess
 
-HEAD_SECONDS, BODY_SECONDS = 1.0, 1.0
+SECONDS = 1.0
+"""For the head of a request, and for its body."""
 CONNECTIONS = 250
 
 
@@ -20,7 +21,7 @@ def serve(folder: str) -> None:
     from server.settings import Limits
     from tests.server.parties import initial, settings
 
-    limits = Limits(head_seconds=HEAD_SECONDS, body_seconds=BODY_SECONDS, connections=CONNECTIONS)
+    limits = Limits(head_seconds=SECONDS, body_seconds=SECONDS, connections=CONNECTIONS)
     ready = Path(folder) / "ready.json"
     run(settings(Path(folder), limits=limits), initial(), host="127.0.0.1", port=0, ready_file=ready)
 

@@ -182,7 +182,7 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         lambda body: _flipped(body, dice),
         lambda body: bytes(body[: dice.randrange(len(body) + 1)]),
         lambda body: bytes(body[dice.randrange(len(body) + 1) :]),
-        lambda body: _inserted(body, dice),
+        lambda body: body[: (at := dice.randrange(len(body) + 1))] + dice.randbytes(dice.randrange(40)) + body[at:],
         lambda body: bytes(body) + bytes(body),
         lambda body: bytes(body).replace(b":", b":[" * dice.randrange(1, 3000), 1),
         lambda body: bytes(body).replace(b'"', b'"\\u0000\\ud800', dice.randrange(1, 4)),
@@ -208,7 +208,7 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         if target.endswith("/deltas") and dice.random() < 0.4:
             content = dice.choice(kinds).make(rng, report)
         else:
-            content = dice.choice(change)(bytearray(body))
+            content = bytes(dice.choice(change)(bytearray(body)))
         headers = dict(HEADERS) if "operator" in target else {}
         method = "POST"
         if dice.random() < 0.1:
@@ -223,8 +223,3 @@ def _flipped(body: bytearray, dice: random.Random) -> bytes:
     for _ in range(dice.randrange(1, 5)):
         body[dice.randrange(len(body))] = dice.randrange(256)
     return bytes(body)
-
-
-def _inserted(body: bytearray, dice: random.Random) -> bytes:
-    cut = dice.randrange(len(body) + 1)
-    return bytes(body[:cut]) + dice.randbytes(dice.randrange(40)) + bytes(body[cut:])

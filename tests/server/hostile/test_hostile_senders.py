@@ -15,15 +15,7 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.server.hostile.attack import BOMB, head
-from tests.server.hostile.process import (
-    BODY_SECONDS,
-    CONNECTIONS,
-    HEAD_SECONDS,
-    HostileServer,
-    exchange,
-    refusal_of,
-    status_of,
-)
+from tests.server.hostile.process import CONNECTIONS, SECONDS, HostileServer, exchange, refusal_of, status_of
 from tests.server.parties import DIGEST, Operator, Party
 
 GRACE = 20.0
@@ -52,11 +44,11 @@ def signed(party: Party, path: str, body: bytes, *lines: str, round_id: str | No
 @pytest.mark.parametrize(
     ("begin", "drop", "pause", "expected", "bounds"),
     [
-        (b"POST /v1/enrol HTTP/1.1\r\n", b"X-1: 1\r\n", 0.2, (408, "too_slow"), (HEAD_SECONDS - 0.1, HEAD_SECONDS)),
+        (b"POST /v1/enrol HTTP/1.1\r\n", b"X-1: 1\r\n", 0.2, (408, "too_slow"), (SECONDS - 0.1, SECONDS)),
         # drops that follow the answer keep no connection
-        (head("/v1/enrol", "Content-Length: 5000"), b" ", 0.1, (408, "too_slow"), (0, BODY_SECONDS + HEAD_SECONDS)),
+        (head("/v1/enrol", "Content-Length: 5000"), b" ", 0.1, (408, "too_slow"), (0, 2 * SECONDS)),
         # what was refused is not waited for
-        (head("/v1/enrol", "Content-Length: 500000"), b" " * 100, 0.1, (413, "too_large"), (0, HEAD_SECONDS)),
+        (head("/v1/enrol", "Content-Length: 500000"), b" " * 100, 0.1, (413, "too_large"), (0, SECONDS)),
     ],
     ids=["head", "body", "refused body"],
 )
@@ -67,7 +59,7 @@ def test_what_comes_in_drops_is_cut_off(server, begin: bytes, drop: bytes, pause
 
 def test_a_connection_that_says_nothing_is_cut_off(server: HostileServer) -> None:
     answer, seconds = exchange(server)
-    assert answer == b"" and seconds < HEAD_SECONDS + GRACE
+    assert answer == b"" and seconds < SECONDS + GRACE
 
 
 def test_connections_without_number_do_not_shut_out_a_good_client(server: HostileServer, party: Party) -> None:
@@ -110,7 +102,7 @@ def test_lengths_and_encodings_that_lie(server: HostileServer, lines, body: byte
     before = server.memory
     answer, seconds = exchange(server, head("/v1/enrol", *lines), body)
     assert status_of(answer) in statuses, answer[:300]
-    assert seconds < BODY_SECONDS + HEAD_SECONDS + GRACE
+    assert seconds < 2 * SECONDS + GRACE
     assert server.memory - before < 16 << 20  # nothing was inflated
 
 

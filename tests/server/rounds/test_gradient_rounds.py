@@ -13,21 +13,8 @@ from device_sdk.wire.messages import CheckedIn
 from server.plans.round import RoundSettings
 from server.rounds.server_step import Weights
 from server.service import Service
-from tests.server.parties import (
-    BIAS,
-    HEADERS,
-    SHAPES,
-    Devices,
-    Operator,
-    Party,
-    bias_moved,
-    initial,
-    refusal,
-    serving,
-    settings,
-    values_of,
-    weights_of,
-)
+from tests.server import parties
+from tests.server.parties import BIAS, Operator, Party, bias_moved, initial, refusal, serving, values_of, weights_of
 
 
 def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: Any) -> dict[str, Any]:
@@ -39,7 +26,7 @@ def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: An
     return operator.close(round_id)
 
 
-def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Devices) -> None:
+def test_a_gradient_is_descended(http: Any, operator: Operator, devices) -> None:
     round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, optimizer={"learning_rate": 0.5})
     for device, value, utterances in zip(devices(2), (0.01, 0.04), (1, 2), strict=True):
         device.send_delta(round_id, value=value, kind="gradient", utterances=utterances).raise_for_status()
@@ -57,7 +44,8 @@ def test_a_gradient_of_more_than_a_batch_is_refused(operator: Operator, device: 
 @pytest.mark.parametrize(("encoding", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 0.02)])
 def test_encoded_deltas_move_the_model(http: Any, operator, device: Party, encoding: Any, error: float) -> None:
     round_id = operator.open(marginals=None, deltas={"encoding": encoding, "clipping": "uniform", "scale_per": "row"})
-    delta = {name: np.random.default_rng(3).normal(0, 0.02, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    shapes, rng = parties.SHAPES.items(), np.random.default_rng(3)
+    delta = {name: rng.normal(0, 0.02, shape).astype(np.float32) for name, shape in shapes}
     body = device.delta(round_id, encode(delta, encoding), encoding=encoding)
     assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).status_code == 200
     assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).json()["duplicate"]
@@ -142,7 +130,7 @@ def test_with_noise_rehearsal_does_not_make_the_denominator_depend_on_who_came(r
 
 @pytest.mark.parametrize("wanted", ["rehearsal", "server_step"])
 def test_a_server_without_speech_does_not_promise_any(http: Any, wanted: str) -> None:
-    answer = http.post("/v1/operator/rounds", headers=HEADERS, json={"settings": {"deltas": {}, wanted: {}}})
+    answer = http.post("/v1/operator/rounds", headers=parties.HEADERS, json={"settings": {"deltas": {}, wanted: {}}})
     assert (refusal(answer), answer.json()["field"]) == ((422, "no_rehearsal"), wanted)
 
 
@@ -152,7 +140,7 @@ def test_a_round_waits_for_the_speech_it_was_promised(tmp_path: Path) -> None:
         operator, device = Operator(client), Party(client).enrol()
         round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, rehearsal={"pseudo_devices": 1})
         device.send_delta(round_id, value=0.01, kind="gradient")
-    own = Service(settings(tmp_path), initial())
+    own = Service(parties.settings(tmp_path), initial())
     with pytest.raises(StateError, match="start it with --rehearsal"):
         own.close_round(round_id)
     own.close()

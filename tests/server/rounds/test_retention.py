@@ -8,22 +8,13 @@ from sqlalchemy import func, select, update
 from server.privacy.ledger import differences
 from server.rounds.retention import forget_old
 from server.service import Service
-from server.storage.schema import (
-    aggregation_groups,
-    aggregation_messages,
-    charged_rounds,
-    ledger,
-    marginals,
-    release_keys,
-    releases,
-    reports,
-    rounds,
-    transitions,
-)
+from server.storage import schema
+from server.storage.schema import ledger, marginals, release_keys, releases, reports, rounds, transitions
 from tests.server.parties import HEADERS, Operator, Party, refusal, serving, until
 
 KEEP = 3
-BY_ROUND = (ledger, reports, releases, transitions, release_keys, aggregation_messages, aggregation_groups)
+BY_ROUND = (ledger, reports, releases, transitions, release_keys)
+BY_ROUND += (schema.aggregation_messages, schema.aggregation_groups)
 
 
 def service(http: Any) -> Service:
@@ -72,7 +63,7 @@ def test_old_rounds_lose_their_lines_and_reports_and_the_ledger_says_what_it_sai
                 found = set(connection.execute(select(table.c.round_id).distinct()).scalars())
                 assert found <= newest | {made[-KEEP - 1][0]}, table.name
             assert connection.execute(select(func.count()).select_from(rounds)).scalar() == 9, "lineage stays"
-            assert connection.execute(select(func.count()).select_from(charged_rounds)).scalar() == 9
+            assert connection.execute(select(func.count()).select_from(schema.charged_rounds)).scalar() == 9
             assert differences(connection) == []
             contents = {
                 row.version: len(row.probabilities) + len(row.counts)

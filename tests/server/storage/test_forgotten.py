@@ -11,6 +11,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from server.storage.database import Database
 from server.storage.schema import ledger, release_keys, reports, rounds
 from tests.forks import idiolect
 from tests.server.backups.machine import VALUES, Machine
-from tests.server.parties import Party
+from tests.server.parties import Party, until
 from tests.server.postgres import postgres_server
 
 IDIOLECT = [sys.executable, "-m", "device_sdk.cli"]
@@ -90,12 +91,10 @@ def opened(machine: Machine) -> Database:
 
 def watch_keys(machine: Machine, planted: Planted) -> None:
     """Every key that is stored while rounds are about to end, at the moment at which it is."""
-    database = opened(machine)
-    with database.read() as connection:
+    with closing(opened(machine)) as database, database.read() as connection:
         for kind, secret in (("noise", release_keys.c.key), ("sampling", rounds.c.sampling_key)):
             for row in connection.execute(select(secret.table.c.id, secret.label("key")).where(secret.is_not(None))):
                 planted.raw[f"{kind} key {row.id}"] = bytes(row.key)
-    database.close()
 
 
 def keys_in(paths: Iterable[Path], digests: set[str]) -> list[str]:
@@ -133,13 +132,6 @@ def lived(machine: Machine, parties: list[Party], planted: Planted, folder: Path
         assert machine.operator.post(f"rounds/{round_id}/{ended}")["state"] in {"published", "abandoned"}
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    found = Machine(tmp_path / "machine")
-    yield found
-    found.close()
-
-
 def test_nothing_of_ten_rounds_is_left_in_the_files_of_a_running_server(machine: Machine, tmp_path: Path) -> None:
     """While devices go on checking in, and a backup is taken in the middle of the last round."""
     planted = Planted()
@@ -151,10 +143,8 @@ def test_nothing_of_ten_rounds_is_left_in_the_files_of_a_running_server(machine:
             for party in parties:
                 assert party.check_in().status_code == 200
         assert eventually(lambda: planted.found(files(machine.folder, tmp_path))) == []
-        database = opened(machine)
-        with database.read() as connection:
+        with closing(opened(machine)) as database, database.read() as connection:
             digests = set(connection.execute(select(release_keys.c.key_sha256)).scalars())
-        database.close()
         assert len(digests) >= ROUNDS
         assert keys_in([Path(machine.database), Path(machine.database + "-wal")], digests) == []
 
@@ -235,14 +225,12 @@ def test_measures_of_single_devices_end_with_their_round(tmp_path: Path, place: 
             sent = party.send_delta(round_id, arrays, model_version=version, utterances=77, word_error=0.625)
             assert sent.status_code == 200, sent.text
             operator.post(f"rounds/{round_id}/{end}")
-        database = opened(machine)
-        with database.read() as connection:
+        with closing(opened(machine)) as database, database.read() as connection:
             for row in connection.execute(select(reports)):
                 measured = (row.utterances, row.size, row.accepted_at, row.loss, row.word_error)
                 assert not any(measured), measured
             for row in connection.execute(select(ledger)):
                 assert row.charged_at % 86_400 == 0
-        database.close()
     machine.close()
 
 
@@ -258,10 +246,8 @@ def test_what_the_server_writes_is_its_users_alone(tmp_path: Path) -> None:
                 path.chmod(0o777 if path.is_dir() else 0o666)
         process = subprocess.Popen(command, umask=0, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + 120
-            while not (folder / "ready.json").exists():
-                assert process.poll() is None and time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda ended=process.poll: (folder / "ready.json").exists() or ended() is not None, 120)
+            assert process.poll() is None
             save = [*IDIOLECT, "backup", str(folder / "server.tar"), "--database", str(folder / "server.db")]
             assert subprocess.run(save, umask=0, env=ENVIRONMENT, stdout=subprocess.DEVNULL).returncode == 0
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}

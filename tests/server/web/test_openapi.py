@@ -24,10 +24,6 @@ DOCUMENT = document()
 OPERATIONS = {(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods}
 
 
-def validator(schema: dict[str, Any]) -> Draft202012Validator:
-    return Draft202012Validator({"components": DOCUMENT["components"], **schema})
-
-
 def codes(answer: dict[str, Any]) -> set[str]:
     """Of the problems that a response may be."""
     return set(re.findall("`([a-z_]+)`", answer["description"]))
@@ -81,7 +77,8 @@ class Watch:
             media = answer.headers["content-type"].partition(";")[0]
             assert media in described["content"], (method, url, media)
             if media == "application/json":
-                validator(described["content"][media]["schema"]).validate(answer.json())
+                schema = {"components": DOCUMENT["components"], **described["content"][media]["schema"]}
+                Draft202012Validator(schema).validate(answer.json())
             if not answer.is_success and media == "application/json" and answer.status_code != 503:
                 assert answer.json()["code"] in codes(described), (url, answer.text)
         self.seen.add((method, path, answer.status_code))

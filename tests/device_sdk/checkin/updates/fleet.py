@@ -1,6 +1,7 @@
 """A real server with signing keys, an operator, and a line to it on which answers can be exchanged."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from server.signing.roots import create, public_key, read_key
 from tests.device_sdk.checkin.site import site
 from tests.server.parties import ENROLMENT, Operator
 
+UPDATES = "/v1/updates/"
+FAR = int(time.time()) + 10**8
+"""A version ahead of every honest one."""
 Answer = bytes | Callable[[], Iterator[bytes]]
 """What is sent instead of the server's own answer: bytes, or a source that may never end."""
 
@@ -111,10 +115,12 @@ def signed_timestamp(keys: Path, snapshot: bytes, version: int, role: str = "tim
     return signed(keys, role, Timestamp(version=version, expires=in_hours(hours), snapshot_meta=meta))
 
 
-def signed_snapshot(keys: Path, targets: bytes, version: int) -> bytes:
-    """What whoever holds the snapshot key can say."""
+def forged(fleet: Fleet, targets: bytes) -> dict[str, Answer]:
+    """What leads to these targets, by somebody who has the online keys, ahead of every honest version."""
     meta = {"targets.json": MetaFile.from_data(json.loads(targets)["signed"]["version"], targets, ["sha256"])}
-    return signed(keys, "snapshot", Snapshot(version=version, expires=in_hours(1.0), meta=meta))
+    snapshot = signed(fleet.keys, "snapshot", Snapshot(version=FAR, expires=in_hours(1.0), meta=meta))
+    timestamp = signed_timestamp(fleet.keys, snapshot, FAR)
+    return {f"{UPDATES}timestamp.json": timestamp, f"{UPDATES}{FAR}.snapshot.json": snapshot}
 
 
 def signed(keys: Path, role: str, content: Signed) -> bytes:
@@ -144,9 +150,7 @@ def changed_root(content: bytes, signers: Mapping[Path, bool], days: float = 1.0
 
 
 @contextmanager
-def running(
-    folder: Path, bundle: Bundle, *, server_settings: Mapping[str, Any] | None = None, **changes: Any
-) -> Iterator[Fleet]:
+def running(folder: Path, bundle: Bundle, *, server_settings: Any = None, **changes: Any) -> Iterator[Fleet]:
     """changes: of the settings of updates."""
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)

@@ -14,11 +14,10 @@ import pytest
 
 from device_sdk import Bundle, Device
 from tests.device_sdk.checkin.site import KEY
-from tests.device_sdk.checkin.updates.fleet import Answer, Fleet, changed_root, running, signed_timestamp
+from tests.device_sdk.checkin.updates.fleet import UPDATES, Answer, Fleet, changed_root, running, signed_timestamp
 from tests.device_sdk.state.audit import findings
 from tests.signals import hiss
 
-UPDATES = "/v1/updates/"
 TIMESTAMP = f"{UPDATES}timestamp.json"
 ROOT = f"{UPDATES}2.root.json"
 MODEL = "/v1/models/third"

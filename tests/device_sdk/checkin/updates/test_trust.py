@@ -20,22 +20,9 @@ from server.signing.roots import public_key, read_key, rotate, sign
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from tests.device_sdk.checkin.site import KEY
-from tests.device_sdk.checkin.updates.fleet import (
-    Answer,
-    Fleet,
-    changed_root,
-    in_hours,
-    running,
-    signed,
-    signed_snapshot,
-    signed_timestamp,
-)
+from tests.device_sdk.checkin.updates.fleet import FAR, UPDATES, Fleet, changed_root, forged, in_hours, running, signed
 from tests.device_sdk.hostile.server import checked_in
 from tests.device_sdk.state.audit import findings
-
-UPDATES = "/v1/updates/"
-FAR = int(time.time()) + 10**8
-"""A version ahead of every honest one."""
 
 
 @pytest.fixture
@@ -116,13 +103,6 @@ def test_stolen_online_keys_bring_back_no_old_release_and_a_new_root_ends_them(d
     for role in ("timestamp", "snapshot"):
         signed_rotation(fleet.keys, role, "root-1", "root-3")
     assert (fleet.check_in(device).updates_refused, device.model_version) == ((), "third")
-
-
-def forged(fleet: Fleet, targets: bytes) -> dict[str, Answer]:
-    """What leads to these targets, by somebody who has the online keys, ahead of every honest version."""
-    snapshot = signed_snapshot(fleet.keys, targets, FAR)
-    timestamp = signed_timestamp(fleet.keys, snapshot, FAR)
-    return {f"{UPDATES}timestamp.json": timestamp, f"{UPDATES}{FAR}.snapshot.json": snapshot}
 
 
 def test_metadata_is_refused_once_it_has_expired(device: Device, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,9 +241,7 @@ def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny
         assert (report.updates_refused, report.teacher_version) == ((), "teacher")
 
 
-def test_a_server_without_signatures_gives_a_trusting_device_nothing(
-    device: Device, fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trusting_device_gets_nothing_without_signatures(device, fleet, tmp_path, tiny_bundle, monkeypatch) -> None:
     fleet.publish("second", 1)
     with monkeypatch.context() as patched:
         patched.setattr("server.signing.repository.Repository.document", lambda self, name: None)

@@ -1,25 +1,15 @@
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
-from server.lab.corpora.partitions import (
-    Item,
-    Partition,
-    cross_silo,
-    local_tests,
-    speaker_silos,
-    speakers_together,
-    warm_up_split,
-)
+from server.lab.corpora.partitions import Item, cross_silo, local_tests, speaker_silos, speakers_together, warm_up_split
 
 CHAPTERS = st.sampled_from(["", "9", "10", "book_2/ch_11", "book_2/ch_2"])
 ROWS = st.lists(st.tuples(st.integers(0, 12), st.floats(0.3, 30.0), CHAPTERS), min_size=1, max_size=80)
 CORPORA = ROWS.map(lambda rows: [Item(f"u{n}", f"s{row[0]:02d}", *row[1:]) for n, row in enumerate(rows)])
 
-PARTITIONERS: dict[str, Callable[[list[Item], int], Partition]] = {
+PARTITIONERS = {
     "speaker silos": lambda items, seed: speaker_silos(items),
     "cross-silo": lambda items, seed: cross_silo(items, min(10, len({i.speaker for i in items})), seed),
     "two speakers a device": speakers_together,

@@ -11,19 +11,11 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import ConfigurationError, DataError, MissingExtraError
+from server.lab.corpora import voices
 from server.lab.corpora.made import draw_people, made_corpus, say
 from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import SAMPLE_RATE
-from server.lab.corpora.voices import (
-    MAINSTREAM_ACCENTS,
-    REGIONAL_ACCENTS,
-    VARIANTS,
-    Voice,
-    accents_of,
-    draw_voice,
-    draw_voices,
-    speak,
-)  # fmt: skip
+from server.lab.corpora.voices import VARIANTS, Voice, accents_of, draw_voice, draw_voices, speak
 
 espeakng_loader = pytest.importorskip("espeakng_loader", reason="not installed: idiolect-server[simulate]")
 
@@ -44,8 +36,8 @@ def test_sets_are_disjoint_and_families_stay_together() -> None:
         family = variant.rstrip("0123456789")
         if len(family) > 1:  # f1 and f2 are different women, edward2 is a revision of edward
             assert owner.get(family, name) == name, variant
-    assert accents_of("base") == MAINSTREAM_ACCENTS
-    assert set(accents_of("heldout")) == set(accents_of("devices")) > set(REGIONAL_ACCENTS)
+    assert accents_of("base") == voices.MAINSTREAM_ACCENTS
+    assert set(accents_of("heldout")) == set(accents_of("devices")) > set(voices.REGIONAL_ACCENTS)
 
 
 def test_no_voice_has_a_near_copy_in_another_set() -> None:

@@ -15,9 +15,7 @@ from server.lab.evaluation.scores import Evaluation, Score, differences, evaluat
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 
 
-def utterance(
-    text: str | None, slots: dict[str, str] | None = None, score_words: bool = True, speaker: str = "ann"
-) -> Utterance:
+def utterance(text: str | None, slots=None, score_words: bool = True, speaker: str = "ann") -> Utterance:
     return Utterance(f"id {text}", speaker, text, slots, score_words, lambda: np.zeros(16_000, np.float32))
 
 

@@ -30,9 +30,7 @@ ERRORS = {"frozen": 4, "marginals": 3, "learning": 3, "both": 2, "supervised": 1
 SAID, SLOTS = "light on in the kitchen", {"room": "kitchen", "action": "on"}
 
 
-def outcome(
-    voice: str = "a", round_: int = 0, words: tuple[int, int] = (0, 0), slots: tuple[int, int] = (0, 0)
-) -> Outcome:
+def outcome(voice: str = "a", round_: int = 0, words: Any = (0, 0), slots: Any = (0, 0)) -> Outcome:
     return Outcome(voice, round_, *words, *slots, 2.0, 0.1)
 
 

@@ -96,9 +96,7 @@ def test_a_round_changes_what_the_server_serves(tiny_bundle: Bundle, tmp_path: P
     assert both.memory_bytes > 10 * size
 
 
-def test_the_server_process_comes_up_again_over_its_state_and_no_other_or_says_why_not(
-    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_comes_up_again_over_its_own_state_or_says_why_not(tiny_bundle, tmp_path, monkeypatch) -> None:
     for variable, name in (("IDIOLECT_DATABASE", "other.db"), ("IDIOLECT_BLOBS", "other.blobs")):
         monkeypatch.setenv(variable, str(tmp_path / name))
     server = ServerProcess(tmp_path / "server", str(tiny_bundle.path))

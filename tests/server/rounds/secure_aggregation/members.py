@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
@@ -24,9 +23,7 @@ PLAN: dict[str, Any] = {
 class Member:
     """A device that takes part. vector: what it adds, int64 [words]. sent: every body that it sent."""
 
-    def __init__(
-        self, party: Party, round_id: str, vector: NDArray[np.int64], *, minimum: int = 2, digest: str = DIGEST
-    ) -> None:
+    def __init__(self, party: Party, round_id: str, vector: Any, *, minimum: int = 2, digest: str = DIGEST) -> None:
         self.party, self.round_id, self.vector = party, round_id, vector
         own = {"words_digest": digest, "words": len(vector), "minimum": minimum}
         self.participant: Participant = advertise(party.key, party.id, round_id, **own)
@@ -59,9 +56,7 @@ class Member:
         return message
 
 
-def respond(
-    before: Participant, identity: Ed25519PrivateKey, task: AggregationTask, vector: NDArray[np.int64]
-) -> tuple[Participant, Message | None]:
+def respond(before: Participant, identity: Any, task: AggregationTask, vector: Any) -> tuple[Participant, Any]:
     """(the participant after a task, its answer)."""
     if task.roster is not None:
         after = share(before, task.roster)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk.secure_aggregation.shares import PRIME, split
-from server.rounds.secure_aggregation.unmasking import WORK, Budget, Decoded, decode
+from server.rounds.secure_aggregation.unmasking import WORK, Budget, decode
 
 Lie = Callable[[bytes, np.random.Generator], bytes]
 
@@ -24,9 +24,7 @@ def one_element(share: bytes, _: np.random.Generator) -> bytes:
     return elements.tobytes()
 
 
-def found(
-    count: int, threshold: int, liars: int, lie: Lie, *, doubted: bool = False, work: int = WORK
-) -> tuple[Decoded | None, bytes, frozenset[int]]:
+def found(count: int, threshold: int, liars: int, lie: Lie, *, doubted: bool = False, work: int = WORK) -> tuple:
     """(what is decoded, the secret, the points of those who lied)."""
     rng, secret = np.random.default_rng(0), os.urandom(32)
     shares = dict(enumerate(split(secret, count, threshold), 1))
