@@ -64,13 +64,9 @@ def counted_once(members: Sequence[Honest], words: Sequence[str], books: Iterabl
 
 def spent_reports(database: Path, names: Iterable[str]) -> dict[str, int]:
     """How many reports of marginals the ledger has charged each of these devices for; 0 where it does not know one."""
-    own = Database(database_url(str(database)))
-    try:
-        with own.read() as connection:
-            known = set(connection.execute(select(devices.c.id)).scalars())
-            return {name: ledger.spent(connection, name, "marginals").rounds if name in known else 0 for name in names}
-    finally:
-        own.close()
+    with closing(Database(database_url(str(database)))) as own, own.read() as connection:
+        known = set(connection.execute(select(devices.c.id)).scalars())
+        return {name: ledger.spent(connection, name, "marginals").rounds if name in known else 0 for name in names}
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.server.backups.machine import Machine
 from tests.server.databases import PLACES, placed
 from tests.server.parties import OPERATOR, Operator, Party, serving
+from tests.server.postgres import postgres_server
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -33,6 +34,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Of a database of either kind."""
     with placed(request.param, tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server."""
+    with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture

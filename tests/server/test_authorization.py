@@ -50,9 +50,8 @@ class World:
         return self.http.request(method, path, content=body, headers=headers, follow_redirects=False)
 
     def ticket(self, kind: str) -> str:
-        name = {"bootstrap": "bootstrap"}.get(kind, kind.replace(" ", "-"))
         own = self.http.app.state.service
-        return access.ticket(name, own.ticket_key, own.settings.clock())
+        return access.ticket(kind.replace(" ", "-"), own.ticket_key, own.settings.clock())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import io
 import tarfile
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,9 @@ from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import metadata
 from tests.server.parties import Operator, Party, serving, settings
-from tests.server.postgres import fresh_database, postgres_server
+from tests.server.postgres import fresh_database
 
 DELTAS = {"deltas": {"clip_norm": 10.0}, "marginals": {"epsilon": 1e8}}
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
 
 
 def lived(folder: Path, database: str) -> tuple[str, dict[str, Any]]:
@@ -62,8 +56,7 @@ def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, 
         for name, kind in (("old.db", source), ("new.db", target))
     )
     waiting, status = lived(tmp_path, before)
-    old = Database(database_url(before))
-    archive = tmp_path / "server.tar"
+    old, archive = Database(database_url(before)), tmp_path / "server.tar"
     saved = save(old, FolderBlobs(tmp_path / "blobs", tidy=False), archive)
     assert saved.rows["reports"] == 6 and saved.blobs == 2 and saved.missing == ()
     new = Database(database_url(after))
@@ -92,9 +85,8 @@ def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     lived(tmp_path, str(tmp_path / "old.db"))
-    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
-    save(database, FolderBlobs(tmp_path / "blobs", tidy=False), tmp_path / "server.tar")
-    database.close()
+    with closing(Database(f"sqlite:///{tmp_path / 'old.db'}")) as database:
+        save(database, FolderBlobs(tmp_path / "blobs", tidy=False), tmp_path / "server.tar")
     return tmp_path / "server.tar"
 
 
@@ -104,8 +96,7 @@ def changed(archive: Path, change: Any) -> None:
         members = [(member.name, old.extractfile(member).read()) for member in old.getmembers()]  # type: ignore[union-attr]
     with tarfile.open(archive, "w") as new:
         for name, bytes_ in members:
-            found = change(name, bytes_)
-            if found is not None:
+            if (found := change(name, bytes_)) is not None:
                 member = tarfile.TarInfo(name)
                 member.size = len(found)
                 new.addfile(member, io.BytesIO(found))
@@ -123,11 +114,10 @@ def changed(archive: Path, change: Any) -> None:
 )
 def test_a_damaged_archive_is_told_and_leaves_the_database_empty(archive, tmp_path, change: Any, message: str) -> None:
     changed(archive, change)
-    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
-    with pytest.raises(StateError, match=message):
-        restore(archive, database, FolderBlobs(tmp_path / "restored"))
-    assert all(not rows for rows in content(database).values())
-    database.close()
+    with closing(Database(f"sqlite:///{tmp_path / 'new.db'}")) as database:
+        with pytest.raises(StateError, match=message):
+            restore(archive, database, FolderBlobs(tmp_path / "restored"))
+        assert all(not rows for rows in content(database).values())
 
 
 def test_no_archive_and_a_database_in_use(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

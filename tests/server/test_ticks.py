@@ -1,5 +1,6 @@
 """Standing still shows in /readyz, of the process that leads and of the others, and a passing fault loses no round."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,11 @@ def test_what_waits_for_a_long_step_does_not_stand_still_for_that() -> None:
 
 
 def test_other_processes_read_what_the_leading_one_wrote(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'server.db'}")
-    try:
-        with database.write() as connection:
-            assert seen_of(connection, 130.0, 100.0) == Seen({LOOP: 30.0}), "nobody has led since this process began"
-            tell(connection, Seen({LOOP: 1.0, "r1": 40.0}, 0.5), 200.0)
-            tell(connection, Seen({LOOP: 0.0, "r2": 60.0}, 0.5), 205.0)
-            assert seen_of(connection, 206.0, 100.0) == Seen({LOOP: 1.0, "r2": 61.0}, 1.5)
-            assert seen_of(connection, 206.0, 180.0).ages["r2"] == 26.0, "it knows nothing of the time before it began"
-            stale = seen_of(connection, 205.0 + 3 * TOLD_SECONDS + 30.0, 100.0)
-            assert stale.busy is None and stale.stands_still(44.0, 1800.0), "the leading process is gone"
-    finally:
-        database.close()
+    with closing(Database(f"sqlite:///{tmp_path / 'server.db'}")) as database, database.write() as connection:
+        assert seen_of(connection, 130.0, 100.0) == Seen({LOOP: 30.0}), "nobody has led since this process began"
+        tell(connection, Seen({LOOP: 1.0, "r1": 40.0}, 0.5), 200.0)
+        tell(connection, Seen({LOOP: 0.0, "r2": 60.0}, 0.5), 205.0)
+        assert seen_of(connection, 206.0, 100.0) == Seen({LOOP: 1.0, "r2": 61.0}, 1.5)
+        assert seen_of(connection, 206.0, 180.0).ages["r2"] == 26.0, "it knows nothing of the time before it began"
+        stale = seen_of(connection, 205.0 + 3 * TOLD_SECONDS + 30.0, 100.0)
+        assert stale.busy is None and stale.stands_still(44.0, 1800.0), "the leading process is gone"

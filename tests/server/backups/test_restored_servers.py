@@ -17,16 +17,10 @@ from server.storage.schema import releases, rounds
 from tests.forks import idiolect
 from tests.server.backups.machine import Machine, delta
 from tests.server.parties import HEADERS, Operator, Party
-from tests.server.postgres import fresh_database, postgres_server
+from tests.server.postgres import fresh_database
 
 NOISY = {"epsilon": 1.0, "trust": "central"}
 EITHER = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
 
 
 class Lost:

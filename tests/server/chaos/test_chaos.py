@@ -1,6 +1,7 @@
 """A real server process, killed while devices upload and rounds are aggregated: no acknowledged report is lost, none
 is counted twice, and the books agree."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -75,18 +76,11 @@ WHOLE = Plan(devices=500, rounds=100, kills=200)
 
 @pytest.mark.parametrize("plan", [PART, pytest.param(WHOLE, marks=pytest.mark.slow)], ids=["part", "whole"])
 def test_every_acknowledged_report_is_counted_once(tmp_path: Path, place: str, plan: Plan) -> None:
-    server = BucketServer(tmp_path, place, plan.devices, plan.devices)
-    fleet = Fleet(server, plan)
-    try:
-        server.start()
+    with BucketServer(tmp_path, place, plan.devices, plan.devices) as server:
+        fleet = Fleet(server, plan)
         fleet.run()
         assert server.stop() == 0
-    finally:
-        server.end()
     assert fleet.kills == plan.kills
-    database = Database(settings(tmp_path, database=place).database_url)
-    try:
+    with closing(Database(settings(tmp_path, database=place).database_url)) as database:
         check_books(database, tmp_path / "blobs", fleet)
         check_integrity(database)
-    finally:
-        database.close()

@@ -4,9 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from device_sdk.bundle import Bundle
 from server.settings import database_url
 from server.storage.database import Database
 from tests.forks import idiolect
+from tests.server.parties import until
 
 ROOT = Path(__file__).parents[3]
 SECRET = "s3cret-0f-the-database"
@@ -40,9 +40,7 @@ def serving(folder: Path, *words: str, **more: str) -> Iterator[tuple[subprocess
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment(**more), stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 180
-        while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: ready.exists() or process.poll() is not None, 180)
         assert ready.exists(), (folder / "server.log").read_text()
         yield process, json.loads(ready.read_text())
         assert SECRET not in (folder / "server.log").read_text()
@@ -114,10 +112,8 @@ def test_errors_do_not_tell_the_password(tmp_path: Path, url: str) -> None:
 
 def test_a_schema_of_a_newer_server_is_told_in_one_error(tmp_path: Path, tiny_bundle: Bundle, place: str) -> None:
     """Which revision was found, which is known, and what to do; and nothing is changed."""
-    own = Database(database_url(place))
-    with own.write() as session:
+    with closing(Database(database_url(place))) as own, own.write() as session:
         session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")
-    own.close()
     more = {"IDIOLECT_ENROLMENT_TOKEN": TOKENS[0], "IDIOLECT_OPERATOR_TOKEN": TOKENS[1]}
     for words in (("serve", "--bundle", str(tiny_bundle.path), "--port", "0"), ("backup", str(tmp_path / "saved.tar"))):
         found = ran(tmp_path, *words, "--database", place, "--blobs", str(tmp_path / "blobs"), **more)

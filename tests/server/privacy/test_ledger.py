@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -32,7 +33,6 @@ from tests.server.parties import HEADERS, OPERATOR, Operator, Party, refusal, se
 def fill(url: str, charges: Mapping[Charge, int], devices: list[str] | None = None) -> int:
     """Write into the database so many published rounds of each charge, in each of which each of the devices, or every
     one there is, reported once. Returns how many lines the ledger has then. No server may have it open."""
-    database = Database(url)
     named, key = ", ".join(LEDGER_FIELDS), ", ".join(("device_id", "stream", *LEDGER_FIELDS))
     values = ", ".join(f":{name}" for name in LEDGER_FIELDS)
     own = "" if devices is None else f"AND devices.id IN ({', '.join(repr(each) for each in devices)})"
@@ -51,7 +51,7 @@ def fill(url: str, charges: Mapping[Charge, int], devices: list[str] | None = No
         f"GROUP BY {key} ON CONFLICT ({key}) DO UPDATE SET times = ledger_totals.times + excluded.times",
         f"INSERT INTO charged_rounds (stream, round_id) SELECT DISTINCT stream, round_id FROM ledger WHERE {new}",
     )
-    with database.write() as connection:
+    with closing(Database(url)) as database, database.write() as connection:
         settings = json.dumps(RoundSettings().model_dump(mode="json"))
         first = 1 + _scalar(connection, "SELECT coalesce(max(number), 0) FROM rounds")
         for charge, rounds in charges.items():
@@ -59,9 +59,7 @@ def fill(url: str, charges: Mapping[Charge, int], devices: list[str] | None = No
             for statement in statements:
                 connection.exec_driver_sql(statement, where)
             first += rounds
-        lines = _scalar(connection, "SELECT count(*) FROM ledger")
-    database.close()
-    return lines
+        return _scalar(connection, "SELECT count(*) FROM ledger")
 
 
 def _scalar(connection: Connection, query: str) -> int:
@@ -121,8 +119,7 @@ def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[P
         assert first.send_counts(round_id, {1: 10}).status_code == 200
         if number == 0:
             assert second.send_counts(round_id, {1: 10}).status_code == 200
-        answer = first.send_delta(round_id, model_version=operator.get("status")["model_version"])
-        assert answer.status_code == 200, answer.text
+        first.send_delta(round_id, model_version=operator.get("status")["model_version"]).raise_for_status()
         operator.close(round_id)
     found = operator.get("privacy")
     marginals, deltas = found["streams"]["marginals"], found["streams"]["deltas"]

@@ -191,8 +191,7 @@ class Scene:
         round_id = str(self.operator.post("rounds", json={"settings": PLAN})["id"])
         for value, utterances in sent:
             party = Party(self.http).enrol()
-            answer = party.send_delta(round_id, value=value, utterances=utterances, model_version=base)
-            assert answer.status_code == 200, answer.text
+            party.send_delta(round_id, value=value, utterances=utterances, model_version=base).raise_for_status()
             assert party.send_counts(round_id, {3: 256}).status_code == 200
         found = self.operator.close(round_id)
         assert found["state"] == "published", found

@@ -191,13 +191,11 @@ def test_a_reader_puts_it_off_and_does_not_prevent_it(machine: Machine) -> None:
 @pytest.mark.postgres
 def test_nothing_of_ten_rounds_is_left_in_the_files_of_postgresql(tmp_path: Path) -> None:
     """With what the guide asks of its administrator: the log that it writes ahead is neither kept nor used again."""
-    with postgres_server(own=True) as url:
-        machine = Machine(tmp_path / "machine", url)
+    with postgres_server(own=True) as url, closing(Machine(tmp_path / "machine", url)) as machine:
         place, planted = _prepared(url), Planted()
         with machine.running():
             list(lived(machine, [machine.party() for _ in range(3)], planted, place))
             assert eventually(lambda: planted.found(files(place, tmp_path))) == []
-        machine.close()
 
 
 def _prepared(url: str) -> Path:
@@ -214,8 +212,7 @@ def _prepared(url: str) -> Path:
 
 def test_measures_of_single_devices_end_with_their_round(tmp_path: Path, place: str) -> None:
     """How many utterances, how long a body, when: while a round needs them, and no longer; a charge knows its day."""
-    machine = Machine(tmp_path / "machine", place)
-    with machine.running() as operator:
+    with closing(Machine(tmp_path / "machine", place)) as machine, machine.running() as operator:
         party = machine.party()
         for end in ("close", "abandon"):
             version = operator.get("status")["model_version"]
@@ -231,7 +228,6 @@ def test_measures_of_single_devices_end_with_their_round(tmp_path: Path, place: 
                 assert not any(measured), measured
             for row in connection.execute(select(ledger)):
                 assert row.charged_at % 86_400 == 0
-    machine.close()
 
 
 def test_what_the_server_writes_is_its_users_alone(tmp_path: Path) -> None:

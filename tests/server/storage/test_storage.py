@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,8 @@ from server.storage.schema import devices, metadata
 
 @pytest.fixture
 def database(place: str) -> Iterator[Database]:
-    database = Database(database_url(place))
-    yield database
-    database.close()
+    with closing(Database(database_url(place))) as database:
+        yield database
 
 
 def test_the_migration_makes_the_metadata_and_unmakes_it(database: Database) -> None:

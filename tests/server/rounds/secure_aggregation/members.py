@@ -47,8 +47,7 @@ class Member:
         task = self.task()
         message = self.answer(task)
         if message is not None:
-            answer = self.post(task.stage, message)
-            assert answer.status_code == 200, answer.text
+            self.post(task.stage, message).raise_for_status()
         return task.stage
 
     def answer(self, task: AggregationTask) -> Message | None:

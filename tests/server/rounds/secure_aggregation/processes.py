@@ -37,8 +37,7 @@ class Site:
         round_id, added = self.operator.open(**plan | changes), vectors(len(parties), seed)
         found = [Member(*each, minimum=minimum) for each in zip(parties, [round_id] * len(parties), added, strict=True)]
         for member in found:
-            answer = member.join()
-            assert answer.status_code == 200, answer.text
+            member.join().raise_for_status()
         return found
 
     def round(self, round_id: str) -> dict[str, Any]:

@@ -22,8 +22,7 @@ def test_no_id_that_a_device_used_before_stops_its_round_or_the_next(fleet: Flee
     hostile = members[0]
     message = hostile.answer(hostile.task())
     digest = sha256(message.model_dump_json().encode()).hexdigest()
-    sent = hostile.party.send_words(hostile.round_id, "zebra", report_id=digest[:32])
-    assert sent.status_code == 200, sent.text
+    hostile.party.send_words(hostile.round_id, "zebra", report_id=digest[:32]).raise_for_status()
     assert hostile.post("masked", message).status_code == 200
     assert {member.step() for member in members[1:]} == {"masked"}
     for _ in range(2):
