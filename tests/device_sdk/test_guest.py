@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Client, Conditions, Device, GuardSettings, LearningReport, LearningSettings, Postponed
-from device_sdk.feedback import Accepted, Corrected, Rating
-from device_sdk.feedback.signals import Signal
+from device_sdk.feedback import Accepted, Corrected, Rating, Signal
 from device_sdk.learning import MaskSettings, StepSettings, TeacherSettings
 from device_sdk.learning.learner import step_bytes
 from tests.device_sdk.devices import KEY, quick, tell

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
@@ -88,7 +89,13 @@ def _go_on(flavour: str, stranger: Stranger, held: Member | None) -> Member | No
             answer = stranger.send_words(held.round_id, "quixotry", report_id=name, **stranger.known)
             DONE[f"poisoned ids answered {answer.status_code}"] += 1
     if isinstance(message, RevealedShares) and flavour == "false shares":
-        message = _falsify(message)
+        # Every share another one, all of them elements of the field.
+        draw = partial(np.random.default_rng().integers, 0, 65537, SHARE_BYTES // 4)
+        changes = {
+            field: {name: draw().astype("<u4").tobytes() for name in getattr(message, field)}
+            for field in ("seeds", "mask_keys")
+        }
+        message = message.model_copy(update=changes)
         DONE["false reveals"] += 1
     if isinstance(message, RevealedShares) and flavour == "silent at the end":
         DONE["reveals left out"] += 1
@@ -98,16 +105,6 @@ def _go_on(flavour: str, stranger: Stranger, held: Member | None) -> Member | No
         DONE[f"{flavour}: refused at {task.stage} with {status}"] += 1
         return None
     return held
-
-
-def _falsify(message: RevealedShares) -> RevealedShares:
-    """Every share another one, all of them elements of the field."""
-
-    def other() -> bytes:
-        return np.random.default_rng().integers(0, 65537, SHARE_BYTES // 4).astype("<u4").tobytes()
-
-    changes = {field: {name: other() for name in getattr(message, field)} for field in ("seeds", "mask_keys")}
-    return message.model_copy(update=changes)
 
 
 def make_up(url: str, address: str, bundle: Bundle) -> None:

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, Device, DeviceSettings, GuardSettings, Hotword, Recognizer
+from device_sdk import Bundle, Device, DeviceSettings, GuardSettings, Hotword, LearningSettings, Recognizer, Result
 from device_sdk.feedback import Accepted, Corrected, Semantics, Signal, SlotLexicon
-from device_sdk.hypothesis import Result
 from device_sdk.learning.candidates import Candidates, gather, objective
 from device_sdk.learning.memory import Example
-from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.teacher import Teacher, heard_of
 from tests.device_sdk.devices import KEY
 from tests.signals import noise

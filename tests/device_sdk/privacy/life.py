@@ -25,8 +25,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk import Bundle, Client, Device, DeviceSettings, Hotword, IdiolectError, LearningSettings
-from device_sdk.features import ChannelSettings
+from device_sdk import Bundle, ChannelSettings, Client, Device, DeviceSettings, Hotword, IdiolectError, LearningSettings
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
 from device_sdk.hypothesis import Result
 from device_sdk.learning import StepSettings

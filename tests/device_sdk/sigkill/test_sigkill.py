@@ -68,7 +68,15 @@ def _check(state: Path, bundle: Bundle, server: LiveServer, told: list[Any], las
         named = {row[0] for row in rows("SELECT file FROM weights UNION SELECT file FROM outbox") if row[0]}
         assert {path.name for path in state.glob("*.sealed")} == named
         who = identity.load(device._store, server.url)
-        _conserved(device, server, "" if who is None or who.device_id is None else who.device_id, noted)
+        # Every utterance is in one place: pending, in a report that waits, or in one that the server has counted once.
+        own, query = (
+            (who and who.device_id) or "",
+            "SELECT id FROM reports WHERE device_id = ? AND stream = 'marginals'",
+        )
+        counted = {name for (name,) in _rows(server, query, own)}
+        cache, reports = device._model_state.cache, held(device, server.url).items()
+        waiting = sum(count for name, count in reports if id_of_report(own, name) not in counted)
+        assert cache.pending_utterances + waiting + sum(noted.get(name, 0) for name in counted) == cache.utterances
         device._store.get("weights", "local")
     lives = ([] if last is None else [last]) + [each for each in told if "utterances" in each]
     begun = max((index for index, each in enumerate(lives) if each["what"] == "forgot"), default=0)
@@ -94,16 +102,6 @@ def _check(state: Path, bundle: Bundle, server: LiveServer, told: list[Any], las
 def _rows(server: LiveServer, query: str, *values: object) -> list[tuple]:
     with closing(sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True)) as database:
         return database.execute(query, values).fetchall()
-
-
-def _conserved(device: Device, server: LiveServer, device_id: str, noted: dict[str, int]) -> None:
-    """Every utterance is in one place: pending, in a report that waits, or in one that the server has counted once."""
-    query = "SELECT id FROM reports WHERE device_id = ? AND stream = 'marginals'"
-    counted = {name for (name,) in _rows(server, query, device_id)}
-    cache, told = device._model_state.cache, sum(noted.get(name, 0) for name in counted)
-    reports = held(device, server.url).items()
-    waiting = sum(count for name, count in reports if id_of_report(device_id, name) not in counted)
-    assert cache.pending_utterances + waiting + told == cache.utterances
 
 
 def test_some_kills(tmp_path: Path, tiny_bundle: Bundle) -> None:

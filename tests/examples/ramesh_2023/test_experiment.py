@@ -103,9 +103,8 @@ def test_a_row_that_cannot_be_is_named(content: str, message: str, tmp_path: Pat
         read_row(path)
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """A work folder in which every row is done, better where there was more speech to pre-train on."""
+def test_tables_json_and_chart(tmp_path: Path) -> None:
+    """Of a work folder in which every row is done, better where there was more speech to pre-train on."""
     folder = tmp_path / "work" / digest(SMALL) / "rows"
     generator = np.random.default_rng(0)
     speakers = [f"s{number // 3}" for number in range(60)]
@@ -115,12 +114,8 @@ def finished(tmp_path: Path) -> Path:
         errors = {name: Errors(own, [4] * 60, speakers) for name, own in wrong.items()}
         outcome = Outcome(row.table, row.name, seed, errors, {})
         keep(folder, (row.table, row.name, seed), row, Outcome, lambda outcome=outcome: outcome)
-    return tmp_path / "work"
-
-
-def test_tables_json_and_chart(finished: Path, tmp_path: Path) -> None:
     output, plot = tmp_path / "o" / "x.json", tmp_path / "o" / "rows.svg"
-    result = run_script("ramesh_2023", "--work", finished, "--output", output, "--plots", plot.parent)
+    result = run_script("ramesh_2023", "--work", tmp_path / "work", "--output", output, "--plots", plot.parent)
     assert result.exit_code == 0, result.exception
     for shown in ("Table 2", "Table 3", "federated 70, part", "continued, central", "18.42", "32.6", "holds: table 2"):
         assert shown in result.stdout

@@ -19,13 +19,6 @@ EVERY = 10
 """The quick test looks at one boundary in so many; the slow one at all."""
 
 
-@pytest.fixture
-def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's generator gives the same key at every run, so that runs which were cut before the key was stored can
-    be compared as well."""
-    monkeypatch.setattr(keeping, "new_key", lambda: bytes(range(KEY_BYTES)))
-
-
 def uncut(folder: Path, place: Path, round_id: str) -> tuple[Published, int]:
     service = open_copy(folder, place)
     steps = Steps(service)
@@ -37,7 +30,9 @@ def uncut(folder: Path, place: Path, round_id: str) -> tuple[Published, int]:
 
 
 @pytest.mark.parametrize("every", [EVERY, pytest.param(1, marks=pytest.mark.slow)], ids=["part", "whole"])
-def test_a_crash_anywhere_and_a_resume_publish_the_same(tmp_path: Path, closed, one_key: None, every: int) -> None:
+def test_a_crash_anywhere_and_a_resume_publish_the_same(tmp_path: Path, closed, monkeypatch, every: int) -> None:
+    """With one key for every run, so that those which were cut before it was stored can be compared as well."""
+    monkeypatch.setattr(keeping, "new_key", lambda: bytes(range(KEY_BYTES)))
     folder, round_id = closed
     expected, boundaries = uncut(folder, tmp_path / "uncut", round_id)
     assert expected.state == "published" and boundaries > 100
@@ -53,11 +48,12 @@ def test_a_crash_anywhere_and_a_resume_publish_the_same(tmp_path: Path, closed, 
         assert found == expected, f"cut at boundary {limit}"
 
 
-@pytest.fixture
-def with_key(tmp_path: Path, closed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """The same round, killed as soon as its key was stored: with a key that nobody chose."""
+def test_a_stored_key_draws_the_same_noise_again(tmp_path: Path, closed: tuple[Path, str], monkeypatch) -> None:
+    """Of a round that was killed as soon as its key was stored, one that nobody chose: two resumes of one key agree,
+    and no two keys do."""
     folder, round_id = closed
-    service = open_copy(folder, tmp_path / "with-key")
+    place = tmp_path / "with-key"
+    service = open_copy(folder, place)
     with monkeypatch.context() as patch, suppress(Killed):
         patch.setattr("server.rounds.advance.release_marginals", Mock(side_effect=Killed))
         go_on(service, round_id)
@@ -65,12 +61,6 @@ def with_key(tmp_path: Path, closed: tuple[Path, str], monkeypatch: pytest.Monke
         (stored,) = connection.execute(select(release_keys.c.key)).scalars().all()
     service.close()
     assert len(stored) == KEY_BYTES
-    return tmp_path / "with-key", round_id
-
-
-def test_a_stored_key_draws_the_same_noise_again(tmp_path: Path, with_key: tuple[Path, str]) -> None:
-    """With keys from the system's generator: two resumes of one key agree, and no two keys do."""
-    place, round_id = with_key
     first, _ = uncut(place, tmp_path / "first", round_id)
     second, _ = uncut(place, tmp_path / "second", round_id)
     assert first == second
