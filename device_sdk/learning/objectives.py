@@ -19,6 +19,7 @@ import numpy.typing as npt
 from device_sdk.errors import LearningError
 from device_sdk.hypothesis import Result
 from device_sdk.learning.settings import Serving
+from rescoring.marginals import posteriors
 
 Tokens = tuple[int, ...]
 """A hypothesis' sentence pieces, without blank."""
@@ -98,9 +99,7 @@ def total(objectives: Sequence[Objective]) -> Objective:
 
 def posterior(scores: Sequence[float] | npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Normalized probabilities of an n-best from its log-probabilities [N] (Rao et al. 2023, below eq. 1), [N]."""
-    values = np.asarray(scores, np.float64)
-    shifted = np.exp(values - values.max())
-    return np.asarray(shifted / shifted.sum(), np.float64)
+    return posteriors(np.asarray(scores, np.float64), 1.0)
 
 
 def serve(result: Result, serving: Serving, generator: np.random.Generator) -> Result:

@@ -3,7 +3,7 @@
 Audio: recordings of ``barista`` where ``IDIOLECT_DATA`` holds them, else the made speech next to this file (held-out
 voices of espeak-ng). sherpa-onnx runs its streaming recognizer; like ours it gets 300 ms at a time. Figures of *files*
 decode in longer blocks, as ``idiolect transcribe`` does with a folder; the encoder alone has 300 ms at a time there.
-Time is the processor's. Precision is float32, the peer's, where a figure does not say int8. Profiles and bounds, see
+Time is the processor's. Precision is float32, the peer's, where a figure does not say int8. Profiles, see
 :mod:`export.benchmarks.stages`, say where the rest of the time goes."""
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from export.benchmarks.sherpa import BEAM, METHODS, sherpa_recognizer, sherpa_to
 from export.benchmarks.stages import (
     CHUNK,
     UNIT,
-    bounds,
     encode,
     over,
     profile,
@@ -113,8 +112,6 @@ def _figures(bundle: Bundle, clips: list[Waveform]) -> list[Figure]:
                 Figure(f"greedy by the encoder, {how}", UNIT, greedy_speed, "it alone", alone, 0.85),
                 Figure(f"greedy by features and encoder, {how}", UNIT, greedy_speed, "those alone", both),
             ]
-            quickest = speed[f"encoder, {'3 s, ' if blocks else ''}{precision}"]
-            figures += bounds(how, profiles, quickest, alone, speed["sherpa beam"])
         metric = f"300 ms chunk at beam 8, 95th percentile, {precision}"
         for clock, values in _latencies(beams[precision], clips).items():
             figures.append(Figure(metric, clock, values, target=LATENCY, lower_is_better=True))

@@ -1,7 +1,4 @@
-"""Where the time of decoding goes, and what it cannot go below: profiles and bounds of speed.
-
-A *profile* is of a second of audio, stage by stage. A *bound* is a speed that this search over these graphs cannot
-exceed: that of the encoder alone, or of all networks and the features."""
+"""Where the time of decoding goes: how quick ways of it are, and profiles of a second of audio, stage by stage."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -24,7 +21,6 @@ from export.sherpa import CHUNK_FRAMES
 CHUNK = SAMPLE_RATE * 3 // 10
 UNIT, PART = "s of audio/s of CPU", "ms of CPU/s of audio"
 NEEDED = ("features", "encoder", "predictor", "joiner")
-_NEEDED = "networks and features"
 
 Waveform = NDArray[np.float32]
 
@@ -117,23 +113,6 @@ def profile_figures(profiles: Mapping[str, Mapping[str, float]]) -> list[Figure]
         for name, parts in profiles.items()
         for stage, spent in parts.items()
     ]
-
-
-def bounds(
-    how: str, profiles: Mapping[str, Mapping[str, float]], encoder: float, reference: float, peer: float
-) -> list[Figure]:
-    """Bounds of beam 8 and greedy, beside what the benchmark compares them with. how: blocks and precision. encoder:
-    alone, in blocks about as long; reference: alone, 300 ms at a time; peer: sherpa-onnx with beam 8; all in
-    :data:`UNIT`."""
-    figures = [Figure(f"bound of beam 8, {how}: encoder", UNIT, encoder, "sherpa-onnx beam 8", peer)]
-    for kind in ("beam 8", "greedy"):
-        parts = profiles[f"{kind}, {how}"]
-        bound = 1e3 / (1e3 / encoder + sum(parts[stage] for stage in NEEDED if stage != "encoder"))
-        if kind == "beam 8":
-            figures.append(Figure(f"bound of {kind}, {how}: {_NEEDED}", UNIT, bound, "sherpa-onnx beam 8", peer))
-        metric = f"bound of {kind} by the encoder, {how}: {_NEEDED}"
-        figures.append(Figure(metric, UNIT, bound, "it alone", reference))
-    return figures
 
 
 class _Timed:

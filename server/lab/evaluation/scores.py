@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jiwer
 
 from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.hypothesis import Hypothesis, Result
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
@@ -182,11 +183,8 @@ def differences(first: Evaluation, second: Evaluation, what: Literal["words", "s
 
 
 def word_errors(reference: str, hypothesis: str) -> int:
-    """Substitutions, deletions and insertions, by jiwer."""
-    if not reference.split():
-        return len(hypothesis.split())
-    measures = jiwer.process_words(reference, hypothesis)
-    return measures.substitutions + measures.deletions + measures.insertions
+    """Substitutions, deletions and insertions."""
+    return edit_distance(reference.split(), hypothesis.split())
 
 
 def right_words(reference: str, hypothesis: str) -> list[bool]:

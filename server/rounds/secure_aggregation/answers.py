@@ -172,17 +172,13 @@ def check_distinct(message: wire.KeyAdvertisement, others: Iterable[bytes]) -> N
 def check_answer(message: Any, group: Group) -> None:
     match message:
         case wire.DealtShares():
-            check_dealt(message, group.roster)
+            _check_names("sealed", message.sealed, set(group.roster.device_ids) - {message.device_id}, exactly=True)
         case wire.MaskedInput():
             read_words(message.masked, group.roster)
         case wire.SurvivorSignature():
             check_signature(message, group.roster, group.survivors)
         case wire.RevealedShares():
             check_revealed(message, group.dealers, group.survivors)
-
-
-def check_dealt(message: wire.DealtShares, roster: wire.Roster) -> None:
-    _check_names("sealed", message.sealed, set(roster.device_ids) - {message.device_id}, exactly=True)
 
 
 def check_signature(message: wire.SurvivorSignature, roster: wire.Roster, survivors: tuple[str, ...]) -> None:
