@@ -42,7 +42,7 @@ from server.rounds.server_step import Rehearse
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
 from server.settings import ServerSettings
 from server.signing.repository import Repository
-from server.storage.blobs import BlobStore, FolderLock
+from server.storage.blobs import BlobStore, lock_folder
 from server.storage.database import Database
 from server.storage.lock import Lead, Lock
 from server.storage.objects import open_blobs
@@ -71,7 +71,7 @@ class Service:
         with ExitStack() as opened:
             if not settings.member:
                 # Two servers would each take the other's uploads in progress for leftovers of a crash.
-                opened.callback(FolderLock(settings.lock_folder).release)
+                opened.callback(lock_folder(settings.lock_folder).close)
             self.database = Database(settings.database_url, settings.connections)
             opened.callback(self.database.close)
             self.database.claim(processes=settings.processes, member=settings.member)

@@ -50,7 +50,8 @@ class Store:
         self._cipher: Cipher
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _take_lock(self.folder / "lock")
+            in_use = "the state folder is in use, expected one owner; close the other device or process first"
+            self._lock = take_lock(self.folder / "lock", in_use)
         except OSError as error:
             raise StateError(f"{self.folder}: the state folder cannot be used: {error}") from error
         try:
@@ -272,7 +273,8 @@ def _known(table: str) -> str:
     return table
 
 
-def _take_lock(path: Path) -> IO[bytes]:
+def take_lock(path: Path, in_use: str) -> IO[bytes]:
+    """The file, held by this process until it is closed. StateError: that its folder is ``in_use``."""
     handle = path.open("a+b")
     try:
         if sys.platform == "win32":
@@ -286,7 +288,5 @@ def _take_lock(path: Path) -> IO[bytes]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         handle.close()
-        raise StateError(
-            f"{path.parent}: the state folder is in use, expected one owner; close the other device or process first"
-        ) from error
+        raise StateError(f"{path.parent}: {in_use}") from error
     return handle

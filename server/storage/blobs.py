@@ -5,16 +5,16 @@ import os
 import re
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from uuid import uuid4
 
 from device_sdk.errors import StateError
+from device_sdk.state.store import take_lock
 
 log = logging.getLogger("idiolect.server")
 
@@ -152,24 +152,13 @@ class FolderBlobs:
             raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
 
 
-class FolderLock:
-    """Owns a folder for one process at a time; the system frees it when the process ends, however it ends."""
-
-    def __init__(self, folder: Path) -> None:
-        _make(folder)
-        self._file = (folder / ".lock").open("ab")
-        keep_private(folder / ".lock")
-        if sys.platform != "win32":
-            import fcntl
-
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                self._file.close()
-                raise StateError(f"{folder}: another server process uses it; stop that one first") from error
-
-    def release(self) -> None:
-        self._file.close()
+def lock_folder(folder: Path) -> IO[bytes]:
+    """Take a folder for one process at a time, until what is returned is closed; the system frees it when the process
+    ends, however it ends. Raises StateError where another process has it."""
+    _make(folder)
+    lock = take_lock(folder / ".lock", "another server process uses it; stop that one first")
+    keep_private(folder / ".lock")
+    return lock
 
 
 def _digest(path: Path) -> str:

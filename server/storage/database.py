@@ -200,7 +200,7 @@ class Database:
         """Have the database for one server until this process ends. Raises StateError where another server has it.
         processes: how many the server will have, each of which then claims its part as a ``member``. A server that was
         killed leaves the database to the next when the last of its members has gone too. SQLite's file is claimed with
-        the folder beside it (:class:`server.storage.blobs.FolderLock`)."""
+        the folder beside it (:func:`server.storage.blobs.lock_folder`)."""
         if self.sqlite or self._claim is not None:
             return
         self._claim = self.engine.connect()

@@ -10,7 +10,6 @@ been watched, and may spend doubt / 2^(k + 2). All looks together then take a ha
 at most ``doubt``. None of it is in the papers."""
 
 from dataclasses import dataclass
-from math import exp, inf, lgamma
 from typing import Literal
 
 from server.plans.round import RolloutSettings
@@ -46,14 +45,10 @@ class Verdict:
 
 def upper_tail(found: Evidence) -> float:
     """P(at least so many of the failures fall on the rollout), where any devices of both arms may have failed."""
-    rollout, control = found.rollout, found.control
-    both, failed = rollout.devices + control.devices, rollout.failed + control.failed
-    whole = _log_binomial(both, failed)
-    chances = (
-        exp(_log_binomial(rollout.devices, number) + _log_binomial(control.devices, failed - number) - whole)
-        for number in range(rollout.failed, min(failed, rollout.devices) + 1)
-    )
-    return min(1.0, sum(chances))
+    from scipy.stats import hypergeom
+
+    both, failed = (getattr(found.rollout, name) + getattr(found.control, name) for name in ("devices", "failed"))
+    return float(hypergeom.sf(found.rollout.failed - 1, both, failed, found.rollout.devices))
 
 
 def judge_evidence(found: Evidence, settings: RolloutSettings, looks: int, seconds: float) -> Verdict:
@@ -76,9 +71,3 @@ def judge_evidence(found: Evidence, settings: RolloutSettings, looks: int, secon
         return Verdict("roll_back", reached, f"{note}: p = {p:.3g}, at most {allowed:.3g}", p, allowed)
     decision: Decision = "promote" if over else "wait"
     return Verdict(decision, reached, f"{note}: p = {p:.3g}, more than {allowed:.3g}", p, allowed)
-
-
-def _log_binomial(of: int, number: int) -> float:
-    if not 0 <= number <= of:
-        return -inf
-    return lgamma(of + 1) - lgamma(number + 1) - lgamma(of - number + 1)

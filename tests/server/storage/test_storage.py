@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
 from server.settings import database_url
-from server.storage.blobs import TEMPORARY, FolderBlobs, FolderLock
+from server.storage.blobs import TEMPORARY, FolderBlobs, lock_folder
 from server.storage.database import Database
 from server.storage.schema import devices, metadata
 
@@ -189,8 +189,8 @@ def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_belongs_to_one_server(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
+    lock = lock_folder(tmp_path)
     with pytest.raises(StateError, match="another server process"):
-        FolderLock(tmp_path)
-    lock.release()
-    FolderLock(tmp_path).release()
+        lock_folder(tmp_path)
+    lock.close()
+    lock_folder(tmp_path).close()
