@@ -295,8 +295,7 @@ def test_a_bundle_keeps_it_with_other_weights_and_when_rewritten(tiny_bundle: Bu
 
 
 def test_the_packaged_bundle_knows_its_own() -> None:
-    second_moments = Bundle.open().second_moments
-    for vectors in second_moments.values():  # every axis' mean is the tensor's
+    for vectors in Bundle.open().second_moments.values():  # every axis' mean is the tensor's
         means = [float(vector.mean(dtype=np.float64)) for vector in vectors]
         np.testing.assert_allclose(means, means[0], rtol=1e-4)
 

@@ -33,8 +33,7 @@ class Group:
     def signatures(self, survivors: tuple[str, ...], *signers: str) -> dict[str, bytes]:
         found = {}
         for name in signers or survivors:
-            answer = self.agreed(name, survivors).agreed
-            found[name] = answer.signature
+            found[name] = self.agreed(name, survivors).agreed.signature
         return found
 
 
@@ -190,8 +189,7 @@ def test_shares_that_cannot_be_read_are_left_out(group: Group) -> None:
     damaged = bytearray(dealt["device-001"])
     damaged[20] ^= 1
     dealt["device-001"] = bytes(damaged)
-    stolen = group.shared["device-002"].dealt
-    dealt["device-002"] = stolen.sealed["device-003"]
+    dealt["device-002"] = group.shared["device-002"].dealt.sealed["device-003"]
     mine = agree(mask(group.shared[ME], dealt, np.zeros(5, np.int64)), group.parties[ME].identity, group.names)
     done = reveal(mine, group.signatures(group.names))
     assert done.revealed is not None and set(done.revealed.seeds) == set(group.names) - {"device-001", "device-002"}

@@ -141,8 +141,7 @@ SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
 
 def test_a_lucky_point_does_not_win() -> None:
     errors = {0.0: 50, 1.0: 20, 2.0: 50, 3.0: 31, 4.0: 30, 5.0: 31}
-    start = CombinationWeights()
-    assert best({"marginal": tuple(errors)}, start, lambda tried: errors[tried.marginal]).marginal == 4.0
+    assert best({"marginal": tuple(errors)}, CombinationWeights(), lambda tried: errors[tried.marginal]).marginal == 4.0
 
 
 def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:

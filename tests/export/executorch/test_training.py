@@ -145,8 +145,7 @@ def lived(state, bundle, settings, sounds):
     with Device.open(state, bytes(32), bundle, settings) as device:
         device._local._generator = np.random.default_rng(0)
         for number, sound in enumerate(sounds):
-            signal = Accepted() if number % 2 else Corrected("set a timer")
-            device.feedback(device.recognize(sound, 16_000), signal)
+            device.feedback(device.recognize(sound, 16_000), Accepted() if number % 2 else Corrected("set a timer"))
         report, student = device.learn(), device.student.weights
         delta = np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student])
         texts = [device.recognize(sound, 16_000).text for sound in sounds]

@@ -44,8 +44,7 @@ class HostileServer(ServerProcess):
     @property
     def memory(self) -> int:
         """Bytes that the process holds now."""
-        found = re.search(r"VmRSS:\s+(\d+) kB", (self.proc / "status").read_text())
-        return 1024 * int(found[1])
+        return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", (self.proc / "status").read_text())[1])
 
     @property
     def descriptors(self) -> int:

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from device_sdk import cli
-from device_sdk.bundle import Bundle
-from device_sdk.errors import DataError
+from device_sdk import Bundle, DataError, cli
 from device_sdk.features.logmel import FeatureSettings
 from server.lab.benchmarks import decode
 from server.lab.corpora.roles import ROLES, SPLIT, UNHEARD, Role
@@ -56,8 +54,7 @@ def command(*words: str) -> Read:
 
 def simulation(bundle: Bundle, data: Path) -> None:
     """What ``idiolect simulate``, examples.fleet, examples.attackers and examples/liu_2020/yardsticks.py hear."""
-    listed = bundle.manifest.training.get("voices", {})
-    gather(f"barista:{data / 'barista'}", 1, Shape(), listed, data / "speech")
+    gather(f"barista:{data / 'barista'}", 1, Shape(), bundle.manifest.training.get("voices", {}), data / "speech")
 
 
 def benchmark(bundle: Bundle, data: Path) -> None:
@@ -107,9 +104,7 @@ READS: dict[str, tuple[str, Read, set[Role]]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_it_reads_the_roles_that_it_should_and_no_others(
-    name: str, tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_reads_the_roles_that_it_should_and_no_others(name: str, tiny_bundle, tmp_path: Path, monkeypatch) -> None:
     _, read, roles = READS[name]
     monkeypatch.setattr(runs, "_WATCHED_PER_SOURCE", 1)
     for number, readable in enumerate([roles, *(roles - {role} for role in sorted(roles))]):
@@ -133,12 +128,9 @@ def test_everything_that_opens_speech_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_evaluate_says_whose_voices_it_hears(
-    role: Role, tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_says_whose_voices_it_hears(role: Role, tiny_bundle: Bundle, tmp_path: Path, capsys) -> None:
     source = write_barista(tmp_path / "barista", ROLES, each=1)
-    words = ["evaluate", str(tiny_bundle.path), "--greedy", "--json", "--data", source, "--voices", role]
-    assert cli.main(words) == 0
+    assert cli.main(["evaluate", str(tiny_bundle.path), "--greedy", "--json", "--data", source, "--voices", role]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["roles"] == {role: 1} and "3 of 4 utterances left out" in said.err
     assert ("trained on or chosen by" in said.err) == (role not in UNHEARD)

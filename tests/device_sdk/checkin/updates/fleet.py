@@ -40,8 +40,7 @@ class Line(httpx.BaseTransport):
         path = request.url.path
         if path in self.exchanged:
             given = self.exchanged[path]
-            chunks = iter([given]) if isinstance(given, bytes) else given()
-            return httpx.Response(200, content=self._counted(chunks))
+            return httpx.Response(200, content=self._counted(iter([given]) if isinstance(given, bytes) else given()))
         answer = self._inner.handle_request(request)
         content = answer.read()
         answer.close()

@@ -23,9 +23,7 @@ GRAMMARS = pytest.mark.parametrize("said", [COMMANDS, EVERYDAY], ids=["commands"
     st.booleans(),
     st.sampled_from([COMMANDS, EVERYDAY]),
 )
-def test_labels_are_what_the_longest_matches_read(
-    seed: int, split: grammar.Split | None, personal: bool, said: Grammar
-) -> None:
+def test_labels_are_what_the_longest_matches_read(seed: int, split, personal: bool, said: Grammar) -> None:
     generator = np.random.default_rng(seed)
     command = sample(generator, split, profile(generator, said) if personal else None, said)
     assert dict(read_slots(command.text, lexicon(said))) == command.slots

@@ -62,8 +62,7 @@ def test_digits_come_one_by_one_from_base_voices(tmp_path: Path) -> None:
     for name in ("7_jackson_0", "3_theo_1", "9_george_0"):
         soundfile.write(tmp_path / "recordings" / f"{name}.wav", np.full(800, 0.1), 8_000)
     (tmp_path / "recordings" / "notes.txt").write_text("not a digit")
-    found = real_recordings(f"fsdd:{tmp_path}")
-    assert {(r.text, r.speaker, r.waveform.size) for r in found} == {
+    assert {(r.text, r.speaker, r.waveform.size) for r in real_recordings(f"fsdd:{tmp_path}")} == {
         ("three", "theo", 1600),
         ("seven", "jackson", 1600),
     }

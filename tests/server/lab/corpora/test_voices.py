@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import ConfigurationError, DataError, MissingExtraError
-from server.lab.corpora import voices
+from server.lab.corpora import SAMPLE_RATE, voices
 from server.lab.corpora.made import draw_people, made_corpus, say
 from server.lab.corpora.roles import Role
-from server.lab.corpora.utterance import SAMPLE_RATE
 from server.lab.corpora.voices import VARIANTS, Voice, accents_of, draw_voice, draw_voices, speak
 
 espeakng_loader = pytest.importorskip("espeakng_loader", reason="not installed: idiolect-server[simulate]")

@@ -18,9 +18,8 @@ from device_sdk.learning.step import Momentum, mask, sgd
 from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.runtimes.training import TrainingSession
 from server.aggregation.weights_file import parse_weights
-from server.lab.corpora import open_corpus
+from server.lab.corpora import Utterance, open_corpus
 from server.lab.corpora.roles import ROLES
-from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal import PseudoDevices, draw
 from server.lab.simulation.process import ServerProcess
 from server.plans.round import RoundSettings

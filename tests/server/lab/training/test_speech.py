@@ -16,8 +16,7 @@ pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiol
 
 
 def tone(seconds: float, quiet: float = 0.0) -> np.ndarray:
-    wave = 0.3 * np.sin(np.arange(int(seconds * 16_000)) * 0.1)
-    return np.pad(wave, int(quiet * 16_000)).astype(np.float32)
+    return np.pad(0.3 * np.sin(np.arange(int(seconds * 16_000)) * 0.1), int(quiet * 16_000)).astype(np.float32)
 
 
 REAL = (
