@@ -34,8 +34,8 @@ EXTRAS = dict.fromkeys(_OF_SERVER.split(), "idiolect-server") | {
 """Which install brings an optional module."""
 
 SERVER_COMMANDS = {
-    "backup", "devices", "enrolment", "evaluate", "export", "import", "marginals", "models", "openapi", "operators",
-    "privacy", "restore", "rounds", "serve", "simulate", "train", "tune", "updates",
+    "backup", "corpora", "devices", "enrolment", "evaluate", "export", "import", "marginals", "models", "openapi",
+    "operators", "privacy", "restore", "rounds", "serve", "simulate", "train", "tune", "updates",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import soundfile
 from device_sdk import Bundle, DataError, cli
 from device_sdk.features.logmel import FeatureSettings
 from server.lab.benchmarks import decode
+from server.lab.corpora.pack import pack
 from server.lab.corpora.roles import ROLES, SPLIT, UNHEARD, Role
 from server.lab.evaluation.gate import word_error_gate
 from server.lab.rehearsal.pseudo_devices import pseudo_devices
@@ -82,6 +83,10 @@ def watched(bundle: Bundle, data: Path) -> None:
     assert {example.source.partition(".")[2] for example in examples} == {"development", *UNHEARD}
 
 
+def packed(bundle: Bundle, data: Path) -> None:
+    pack([f"barista:{data / 'barista'}"], data / "packed", 1.0)
+
+
 EVALUATE, TUNE = ("evaluate", "{bundle}", "--greedy"), ("--dry-run", "--speeds", "0.9,1.1", "{bundle}")
 READS: dict[str, tuple[str, Read, set[Role]]] = {
     "evaluate": ("server.lab.commands.evaluate", command(*EVALUATE), {"devices", "heldout"}),
@@ -98,6 +103,7 @@ READS: dict[str, tuple[str, Read, set[Role]]] = {
     "serve --held-out": ("server.lab.evaluation.gate", held_out, {"development", "devices", "heldout"}),
     "serve --rehearsal": ("server.lab.rehearsal.pseudo_devices", rehearsing, {"base"}),
     "train rnnt, speech": ("server.lab.training.runs", trained, {"base"}),
+    "corpora pack": ("server.lab.corpora.pack", packed, {"base", "development"}),
     "train rnnt, watched": ("server.lab.training.runs", watched, set(ROLES)),
 }
 """What reads speech -> the module that opens it, how it is run, the roles that it reads."""
