@@ -34,9 +34,9 @@ class Engine:
         """precision: instead of the engine's own. Raises :class:`BundleError`, :class:`MissingExtraError`."""
         if self.runtime == "onnxruntime":
             return open_transducer(bundle, self.threads, precision or self.precision)
-        from device_sdk.runtimes.executorch import ExecutorchTransducer
+        from device_sdk.runtimes.executorch import open_programs
 
-        return ExecutorchTransducer(self._folder(bundle), bundle, self.threads)
+        return open_programs(self._folder(bundle), bundle, self.threads)
 
     def training(self, bundle: Bundle, subset: Subset | None = None) -> Training:
         """Gradients for a subset's parameters. Raises :class:`BundleError`, :class:`MissingExtraError` and,

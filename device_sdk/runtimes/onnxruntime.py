@@ -36,7 +36,7 @@ PRECISION_CHOICES: tuple[Precision, ...] = (*PRECISIONS, "auto")
 Float = NDArray[np.float32]
 
 
-def _loaded() -> ModuleType:
+def quiet_onnxruntime() -> ModuleType:
     """onnxruntime, kept from telling its maker about models and machine, as official builds do unless told before."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -59,7 +59,7 @@ def open_session(
     a graph that reads them. The caller keeps ``packed`` and ``quantized`` alive. arena: keep freed memory for the next
     run. Good for a few large runs; the many shapes of streaming fragment it. Raises :class:`BundleError` for a graph
     that is damaged or of another architecture."""
-    onnxruntime = _loaded()
+    onnxruntime = quiet_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

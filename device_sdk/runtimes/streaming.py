@@ -73,8 +73,7 @@ class StreamingTransducer:
     def predict(self, tokens: NDArray[np.int64], state: States | None = None) -> tuple[Float, States]:
         predictor, count = self.architecture.predictor, len(tokens)
         if isinstance(predictor, StatelessPredictor):
-            before = np.full((1, count, predictor.context), -1, np.int64) if state is None else state[0]
-            contexts = np.concatenate([before[0, :, 1:], tokens[:, None]], axis=1)
+            contexts = next_contexts(tokens, state, predictor.context)
             return self._predicted(contexts), (contexts[None],)
         if state is None:
             state = zero_state(predictor.layers, count, predictor.size)
@@ -97,3 +96,10 @@ class StreamingTransducer:
 
     def join(self, encoded: Float, predicted: Float) -> Float:
         return join(self._joiner, self._kernels, encoded, predicted)
+
+
+def next_contexts(tokens: NDArray[np.int64], state: States | None, size: int) -> NDArray[np.int64]:
+    """The last ``size`` tokens of each hypothesis, [B, size], -1 before the first. tokens: [B]; state: as
+    :meth:`StreamingTransducer.predict` gives it."""
+    before = np.full((1, len(tokens), size), -1, np.int64) if state is None else state[0]
+    return np.concatenate([before[0, :, 1:], tokens[:, None]], axis=1)

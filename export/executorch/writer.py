@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import FileEntry
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.bundle.weights import architecture_digest
 from device_sdk.errors import MissingExtraError
 from device_sdk.runtimes.executorch.bindings import METHOD
@@ -30,8 +31,9 @@ from device_sdk.runtimes.executorch.manifest import (
     ExecutorchManifest,
     program_shapes,
 )
-from device_sdk.runtimes.executorch.transducer import program_constants, with_constants
-from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, Step, step_example
+from device_sdk.runtimes.executorch.transducer import encoder_digest, program_constants, with_constants
+from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, step_example
+from export.executorch.streaming import Traced, Weights, streaming_steps
 from export.executorch.training import TrainingStep, training_example
 from export.networks.rnnt import RNNT
 
@@ -49,19 +51,19 @@ bucket's full size; its time is that of the utterance's frames."""
 
 def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Bucket] = ()) -> Path:
     """Write ``encoder.pte``, ``predictor.pte``, ``joiner.pte``, a program for each training bucket, in the order given,
-    and ``executorch.json``. Returns the folder. Raises :class:`MissingExtraError` where ExecuTorch is not installed."""
-    folder = Path(folder)
+    and ``executorch.json``. Returns the folder. Raises :class:`BundleError` for an imported bundle whose networks no
+    program can run, or with ``training``; :class:`MissingExtraError` where ExecuTorch is not installed."""
+    folder, sizes = Path(folder), bundle.lstm if training else bundle.architecture
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / MANIFEST
     manifest.unlink(missing_ok=True)  # without it nothing loads the programs while some of them are old
-    sizes = bundle.lstm
     files, constants = {}, {}
     values = program_constants(sizes, bundle.weights)
-    for name, (program, places) in _recognizing(sizes).items():
+    for name, (program, places) in _recognizing(bundle, sizes).items():
         files[name] = _written(folder / name, with_constants(program, places, values[name], name))
         constants[name] = places
     for bucket in training:
-        program = lower(TrainingStep(sizes), *training_example(sizes, bucket))
+        program = lower(TrainingStep(bundle.lstm), *training_example(bundle.lstm, bucket))
         files[bucket.file] = _written(folder / bucket.file, program)
     described = ExecutorchManifest(
         format_version=FORMAT_VERSION,
@@ -73,6 +75,7 @@ def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Buc
         files=files,
         programs=program_shapes(sizes),
         constants=constants,
+        encoder=encoder_digest(bundle),
         training=tuple(training),
     )
     manifest.write_text(described.model_dump_json(indent=2) + "\n", "utf-8")
@@ -84,15 +87,24 @@ def _written(path: Path, program: bytes) -> FileEntry:
     return FileEntry.of(program)
 
 
-def _recognizing(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]:
-    """File -> (program, where its constants stand). Random weights tell each of them from all others by its bytes."""
+def _lstm_steps(sizes: Architecture) -> tuple[Weights, list[Traced]]:
+    """Encoder, predictor and joiner, and the random weights that they have."""
     rng, shapes = np.random.default_rng(0), sizes.constant_shapes() | sizes.parameter_shapes()
     weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     network = RNNT(sizes).from_parameters(weights).eval().requires_grad_(False)
+    steps = (EncoderStep(network), PredictorStep(network), JoinerStep(network))
+    return weights, [(step, *step_example(step)) for step in steps]
+
+
+def _recognizing(bundle: Bundle, sizes: AnyArchitecture) -> dict[str, tuple[bytes, dict[str, int]]]:
+    """File -> (program, where its constants stand). Random weights tell each of them from all others by its bytes."""
+    if isinstance(sizes, StreamingArchitecture):
+        weights, steps = streaming_steps(bundle, sizes)
+    else:
+        weights, steps = _lstm_steps(sizes)
     values, found = program_constants(sizes, weights), {}
-    steps: list[Step] = [EncoderStep(network), PredictorStep(network), JoinerStep(network)]
-    for name, step in zip(PROGRAMS, steps, strict=True):
-        program = lower_to_xnnpack(step, *step_example(step))
+    for name, (step, inputs, varying) in zip(PROGRAMS, steps, strict=True):
+        program = lower_to_xnnpack(step, inputs, varying)
         found[name] = program, _places(program, values[name], name)
     return found
 

@@ -25,8 +25,8 @@ def write_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     assert isinstance(sizes.predictor, StatelessPredictor)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = _inside(bundle, bundle.file("encoder.onnx").read_bytes())
-    decoder = _inside(bundle, predictor_graph(sizes))
+    encoder = with_weights(bundle, bundle.file("encoder.onnx").read_bytes())
+    decoder = with_weights(bundle, predictor_graph(sizes))
     context = {"context_size": str(sizes.predictor.context), "vocab_size": str(sizes.pieces)}
     for name, model, metadata in (
         ("encoder", encoder, about["metadata"]),
@@ -40,8 +40,8 @@ def write_sherpa(bundle: Bundle, folder: str | Path) -> Path:
     return folder
 
 
-def _inside(bundle: Bundle, graph: bytes) -> onnx.ModelProto:
-    """A graph with its weights inside."""
+def with_weights(bundle: Bundle, graph: bytes) -> onnx.ModelProto:
+    """A graph of a bundle with the bundle's weights inside."""
     model, packed = onnx.load_model_from_string(graph), bundle.packed
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:

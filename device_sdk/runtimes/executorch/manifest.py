@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import FileEntry
+from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.bundle.weights import architecture_digest
 from device_sdk.errors import BundleError
 
@@ -56,7 +57,8 @@ class ExecutorchManifest(BaseModel):
     """``executorch.json``. architecture: hex sha256 of the sizes. weights, version: hex sha256 of the packed weights
     that the programs were written with, and their version. executorch: the version that wrote the programs. batch: most
     rows of one call of the predictor and the joiner. files: of every program. programs: shapes of those that recognize;
-    tensors are float32, tokens int64. constants: program -> constant -> where its float32 values begin, in bytes.
+    tensors are float32, tokens, contexts and some states int64. constants: program -> constant -> where its float32
+    values begin, in bytes. encoder: of an imported encoder, whose weights stay as written, hex sha256 of these.
     training: buckets in the order to try them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,14 +72,29 @@ class ExecutorchManifest(BaseModel):
     files: dict[str, FileEntry]
     programs: dict[str, Edges]
     constants: dict[str, dict[str, int]]
+    encoder: str = ""
     training: tuple[Bucket, ...] = ()
 
 
-def program_shapes(sizes: Architecture) -> dict[str, Edges]:
-    """What each program takes and gives. The encoder takes one stacked frame: any length is a number of calls."""
+def program_shapes(sizes: AnyArchitecture) -> dict[str, Edges]:
+    """What each program takes and gives. The encoder takes one stacked frame, an imported one its window: any length is
+    a number of calls. Of streaming architectures, those whose prediction network is stateless."""
+    joint: Shape = [ROWS, sizes.joiner_size]
+    joiner = Edges(inputs={"encoded": joint, "predicted": joint}, outputs={"log_probs": [ROWS, sizes.pieces]})
+    if isinstance(sizes, StreamingArchitecture):
+        states: dict[str, Shape] = {state.name: [*state.shape] for state in sizes.states}
+        encoded: Shape = [1, sizes.shift // sizes.subsampling_factor, sizes.joiner_size]
+        contexts: Shape = [ROWS, getattr(sizes.predictor, "context", 0)]
+        return {
+            "encoder.pte": Edges(
+                inputs={"features": [1, sizes.window, sizes.mel_bins], **states},
+                outputs={"encoded": encoded, **{f"next.{name}": shape for name, shape in states.items()}},
+            ),
+            "predictor.pte": Edges(inputs={"contexts": contexts}, outputs={"predicted": joint}),
+            "joiner.pte": joiner,
+        }
     encoder: Shape = [sizes.encoder_layers, 1, sizes.encoder_size]
     predictor: Shape = [sizes.predictor_layers, ROWS, sizes.predictor_size]
-    joint: Shape = [ROWS, sizes.joiner_size]
     return {
         "encoder.pte": Edges(
             inputs={"features": [sizes.subsampling_factor, sizes.mel_bins], "h": encoder, "c": encoder},
@@ -87,7 +104,7 @@ def program_shapes(sizes: Architecture) -> dict[str, Edges]:
             inputs={"tokens": [ROWS], "h": predictor, "c": predictor},
             outputs={"predicted": joint, "h_next": predictor, "c_next": predictor},
         ),
-        "joiner.pte": Edges(inputs={"encoded": joint, "predicted": joint}, outputs={"log_probs": [ROWS, sizes.pieces]}),
+        "joiner.pte": joiner,
     }
 
 
@@ -113,7 +130,7 @@ def training_shapes(sizes: Architecture, bucket: Bucket) -> Edges:
     )
 
 
-def read_manifest(folder: Path, architecture: Architecture) -> ExecutorchManifest:
+def read_manifest(folder: Path, architecture: AnyArchitecture) -> ExecutorchManifest:
     """Raises :class:`BundleError` for a manifest that is not there, damaged or of another architecture."""
     source = folder / MANIFEST
     try:

@@ -354,10 +354,15 @@ def test_a_bundle_goes_back_with_the_weights_that_it_has(imported: dict[str, Bun
 
 def test_what_needs_networks_of_our_own_says_so(imported: dict[str, Bundle], tmp_path: Path) -> None:
     pytest.importorskip("executorch")
-    from export.executorch import export_executorch
+    from export.executorch import TRAINING_BUCKETS, export_executorch
 
-    for write in (export_sherpa, export_executorch):
-        with pytest.raises(BundleError, match="brings an encoder of its own; this needs the LSTM networks of idiolect"):
-            write(imported["zipformer2"], tmp_path / "out")
+    lstms = "brings an encoder of its own; this needs the LSTM networks of idiolect"
+    with pytest.raises(BundleError, match=lstms):
+        export_sherpa(imported["zipformer2"], tmp_path / "out")
+    with pytest.raises(BundleError, match=lstms):
+        export_executorch(imported["zipformer2"], tmp_path / "out", TRAINING_BUCKETS)
+    with pytest.raises(BundleError, match="its prediction network is an LSTM; of what was imported"):
+        export_executorch(imported["nemo"], tmp_path / "out")
+    assert not (tmp_path / "out" / "executorch.json").exists()
     with pytest.raises(ConfigurationError, match=r"learning\.subset: found 'top', expected output"):
         Engine().training(imported["zipformer2"], "top")
