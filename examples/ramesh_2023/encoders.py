@@ -3,30 +3,22 @@
 F: feature frames (10 ms); M: bins; N: utterances of a client in a round."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from device_sdk.errors import ConfigurationError
 from examples.ramesh_2023.recipes import Sizes
 from export.networks.cpc import CPC
 from server.aggregation import optimizers
-from server.lab.simulation.engine.population import Arrays, Held, Tensors
-from server.lab.simulation.engine.rounds import apply, engine, init
-from server.lab.simulation.engine.settings import EngineSettings, LocalWork
 from server.lab.training.clips import Clips, ClipSampler, CpcTask, HeldClips
 from server.lab.training.data import batches, collate, moments
 from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.trainer import Budget, Settings, Trainer
 from server.plans.round import OptimizerSettings
 
-Rounds = Sequence[Sequence[Sequence[int]]]
-"""Clips by number, of each client of each round."""
 Tell = Callable[[int, int], None]
 
 _NORMALIZED_BY = 500  # clips are plenty for a mean and a deviation of every bin
@@ -62,21 +54,6 @@ def centrally(network: CPC, clips: Clips, sizes: Sizes, steps: int, seed: int, f
     return network.cpu()
 
 
-@dataclass(frozen=True, slots=True)
-class CpcClients:
-    """Federated pre-training as the cohort engine sees it: a batch is (features [N, F, M], stacked frames [N])."""
-
-    network: nn.Module
-
-    def losses(self, network: nn.Module, batch: Tensors) -> torch.Tensor:
-        assert isinstance(network, CPC)
-        losses, _ = network.losses(batch[0], batch[1])
-        return losses
-
-    def errors(self, network: nn.Module, batch: Tensors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        raise ConfigurationError("contrastive predictive coding has no words, so word errors cannot weigh its clients")
-
-
 def together(
     network: CPC,
     clips: Clips,
@@ -86,52 +63,15 @@ def together(
     seed: int,
     share: float = 1.0,
     tell: Tell = lambda *_: None,
-    device: torch.device | None = None,
 ) -> tuple[CPC, dict[str, Any]]:
     """FedSGD (Ramesh et al. 2023, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the
-    server one of Adam on their mean by utterances. share: of the usual rounds. device: on a GPU the mean delta is
-    computed as what it is there, minus the mean gradient of the round's utterances, whoever has them; on a processor
-    (the default) clients go through the cohort engine. Returns the network and figures of the run."""
+    server one of Adam on their mean by utterances. That mean is computed as what it is, minus the mean gradient of the
+    round's utterances, whoever has them, on the network's device. share: of the usual rounds. Returns the network, on
+    the processor, and figures of the run."""
     federation = sizes.federation
     rounds = max(1, round(share * federation.rounds))
     plan = silo_rounds(owners, cohort, federation.batch, rounds, federation.passes, seed)
     optimizer = OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8)
-    if device is None or device.type == "cpu":
-        weights = _by_clients(network, clips, plan, sizes, seed, optimizer, tell)
-    else:
-        weights = _by_gradients(network.to(device), clips, plan, sizes, seed, optimizer, tell)
-    with torch.no_grad():
-        for name, parameter in network.cpu().named_parameters():
-            parameter.copy_(torch.from_numpy(weights[name]))
-    used = sum(len(own) for clients in plan for own in clients)
-    return network, {"rounds": len(plan), "passes": round(used / sum(owners), 2)}
-
-
-def _by_clients(
-    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, tell: Tell
-) -> Arrays:
-    cohort, stack = len(plan[0]), sizes.shape.stack
-    settings = EngineSettings(
-        seed=seed,
-        rounds=len(plan),
-        cohort=cohort,
-        local=LocalWork(kind="gradient", batch=sizes.federation.batch),
-        weighting="examples",
-        optimizer=optimizer,
-        group=cohort,
-    )
-    run = engine(settings, CpcClients(network), _round(clips, plan[0], stack))
-    state = init(run)
-    for number, clients in enumerate(plan):
-        run = replace(run, population=_round(clips, clients, stack))
-        state = apply(run, state)
-        tell(number + 1, len(plan))
-    return state.weights
-
-
-def _by_gradients(
-    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, tell: Tell
-) -> Arrays:
     own, device = dict(network.named_parameters()), network.mean.device
     weights = {name: value.detach().cpu().numpy().copy() for name, value in own.items()}
     state = optimizers.init(optimizer, {name: value.shape for name, value in weights.items()})
@@ -155,7 +95,8 @@ def _by_gradients(
             for name, value in own.items():
                 value.copy_(torch.from_numpy(weights[name]))
         tell(number + 1, len(plan))
-    return weights
+    used = sum(len(client) for clients in plan for client in clients)
+    return network.cpu(), {"rounds": len(plan), "passes": round(used / sum(owners), 2)}
 
 
 def silo_rounds(
@@ -197,8 +138,3 @@ def some_silos(clips: Clips, owners: Sequence[int], share: float) -> tuple[Clips
     counts = [max(1, round(share * own)) for own in owners]
     chosen = [int(start) + place for start, count in zip(starts, counts, strict=False) for place in range(count)]
     return HeldClips([clips[index] for index in chosen]), tuple(counts)
-
-
-def _round(clips: Clips, clients: Sequence[Sequence[int]], stack: int) -> Held:
-    batches = [collate([(clips[index].features.astype(np.float32), []) for index in own], stack) for own in clients]
-    return Held([(batch.features, batch.frames) for batch in batches])

@@ -101,7 +101,7 @@ def _pretrained(
         return {"steps": steps, "utterances": len(clips.frames)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     told = partial(tell, f"{row.name}, seed {seed}")
-    _, about = together(network, clips, owners, sizes, row.cohort, seed, share, told, device)
+    _, about = together(network.to(device), clips, owners, sizes, row.cohort, seed, share, told)
     return {**about, "utterances": len(clips.frames)}
 
 

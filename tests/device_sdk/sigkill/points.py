@@ -27,7 +27,7 @@ class Points:
         self._around(Store, "_run", lambda store, statement, *values: f"sql {' '.join(statement.split()[:2])}")
         self._around(os, "fsync", lambda descriptor: "fsync")
         self._around(Path, "unlink", lambda path, **options: f"unlink {path.suffix}")
-        self._around(httpx.Client, "request", lambda client, method, url, **options: f"request {_short(url)}")
+        self._around(httpx.Client, "send", lambda client, request, **options: f"request {_short(request.url)}")
         write = SealedFiles.write
 
         def half_written(files: SealedFiles, name: str, sealed: bytes) -> None:
@@ -57,5 +57,5 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _short(url: httpx.URL | str) -> str:
-    return "/".join(part for part in str(httpx.URL(str(url)).path).split("/") if part.replace("-", "").isalpha())[:24]
+def _short(url: httpx.URL) -> str:
+    return "/".join(part for part in url.path.split("/") if part.replace("-", "").isalpha())[:24]

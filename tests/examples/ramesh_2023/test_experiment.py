@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError, DataError
-from examples.ramesh_2023 import encoders
 from examples.ramesh_2023.encoders import fresh, silo_rounds, some_silos, together
 from examples.ramesh_2023.experiment import Outcome, run
 from examples.ramesh_2023.recipes import SMALL, Federation, Row, Sizes, Teaching, read_row, read_rows
@@ -158,11 +157,8 @@ def test_a_part_is_the_beginning_of_every_silo_and_there_are_as_many_as_clients(
         silo_rounds([1, 1, 1], 4, 1, 1, 1, 0)
 
 
-@pytest.mark.parametrize("way", ["clients", "gradients"])
-def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances(way: str, monkeypatch) -> None:
-    """FedSGD weighted by utterances, client by client and as it goes on a GPU, against one step by torch."""
-    if way == "gradients":
-        monkeypatch.setattr(encoders, "_by_clients", encoders._by_gradients)
+def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances() -> None:
+    """FedSGD weighted by utterances, against one step by torch."""
     sizes = Sizes(
         *("test", ContextShape(6, 3, 1, 8, 1, 10), Contrast(1, 2), 3, 2, 0.5, 0, 0, 1, 1, 1e-3),
         Federation(1, 2, 1e-2, 1),

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.errors import ConfigurationError
-from server.lab.simulation.engine.recurrence import lstm
 
 BLOCK = 1 << 21
 """Values of single clients' gradients that are held at once where that is quicker than rows with rows."""
@@ -40,63 +39,44 @@ class Factors(Protocol):
         those that all share, in the parameter's shape. scales: [K]."""
 
 
-class Rows:
-    """Owns what the gradients of weights with the same outputs are made of: what each took in, side by side, and the
-    gradients of the outputs; and their norms once computed, with the gradients themselves where they are few."""
+class Product:
+    """Owns what a weight's gradient is made of, what its layer took in and the gradients of what came out; and its norm
+    once computed, with the gradients of single clients where they are few."""
 
-    def __init__(self, inputs: Tensor, outputs: Tensor, widths: Sequence[int]) -> None:
-        """inputs: [K, M, sum of widths]; outputs: [K, M, O], gradients with respect to the output."""
-        self.inputs, self.outputs, self.widths = inputs, outputs, list(widths)
-        self.parts = torch.split(inputs, self.widths, 2)
-        self.whole: Sequence[Tensor] | None = None
+    def __init__(self, inputs: Tensor, outputs: Tensor, shape: torch.Size) -> None:
+        """inputs: [K, M, I]; outputs: [K, M, O], gradients with respect to the output; shape: the weight's, O I
+        values."""
+        self.inputs, self.outputs, self.shape = inputs, outputs, shape
+        self.whole: Tensor | None = None
 
     @cached_property
-    def squares(self) -> list[Tensor]:
-        """Of every weight, [K]."""
-        clients, rows, width = self.inputs.shape
-        values = width * self.outputs.shape[2]
-        if rows * (width + self.outputs.shape[2]) < values:
+    def _squares(self) -> Tensor:
+        (clients, rows, width), depth = self.inputs.shape, self.outputs.shape[2]
+        if rows * (width + depth) < width * depth:
             same = torch.bmm(self.outputs, self.outputs.transpose(1, 2))
-            return [(torch.bmm(part, part.transpose(1, 2)) * same).flatten(1).sum(1) for part in self.parts]
-        found: list[list[Tensor]] = [[] for _ in self.widths]
-        at_once = max(1, BLOCK // values)
-        for start in range(0, clients, at_once):
-            gradients, lines = _gradients(self.inputs[start : start + at_once], self.outputs[start : start + at_once])
-            for squares, own in zip(found, torch.split(lines, self.widths, 1), strict=True):
-                squares.append(own.sum(1))
+            return (torch.bmm(self.inputs, self.inputs.transpose(1, 2)) * same).flatten(1).sum(1)
+        found, at_once = [], max(1, BLOCK // (width * depth))
+        for own in range(0, clients, at_once):
+            gradients = torch.bmm(self.inputs[own : own + at_once].transpose(1, 2), self.outputs[own : own + at_once])
+            found.append(torch.linalg.vector_norm(gradients, dim=2).square().sum(1))
             if at_once >= clients:
-                self.whole = torch.split(gradients, self.widths, 1)
-        return [torch.cat(squares) for squares in found]
-
-
-def _gradients(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """(every client's gradient [K, I, O], squared norms of its lines [K, I]). inputs: [K, M, I]; outputs: [K, M, O]."""
-    gradients = torch.bmm(inputs.transpose(1, 2), outputs)
-    return gradients, torch.linalg.vector_norm(gradients, dim=2).square()
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """rows: what it is made of; place: of the weight among those of the rows; shape: the parameter's, O I values."""
-
-    rows: Rows
-    place: int
-    shape: torch.Size
+                self.whole = gradients
+        return torch.cat(found)
 
     def squares(self) -> Tensor:
-        return self.rows.squares[self.place]
+        return self._squares
 
     def total(self, scales: Tensor) -> Tensor:
-        if self.rows.whole is not None:
-            return torch.tensordot(scales, self.rows.whole[self.place], 1).t().reshape(self.shape)
-        scaled = self.rows.outputs * scales[:, None, None]
-        return (scaled.flatten(0, 1).t() @ self.rows.parts[self.place].flatten(0, 1)).reshape(self.shape)
+        if self.whole is not None:
+            return torch.tensordot(scales, self.whole, 1).t().reshape(self.shape)
+        scaled = self.outputs * scales[:, None, None]
+        return (scaled.flatten(0, 1).t() @ self.inputs.flatten(0, 1)).reshape(self.shape)
 
     def move(self, weights: Tensor, scales: Tensor) -> Tensor:
-        scaled, inputs = (self.rows.outputs * scales[:, None, None]).transpose(1, 2), self.rows.parts[self.place]
+        scaled = (self.outputs * scales[:, None, None]).transpose(1, 2)
         if weights.dim() == len(self.shape):
-            return torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, inputs).reshape(-1, *self.shape)
-        weights.flatten(2).baddbmm_(scaled, inputs)
+            return torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, self.inputs).reshape(-1, *self.shape)
+        weights.flatten(2).baddbmm_(scaled, self.inputs)
         return weights
 
 
@@ -221,7 +201,7 @@ class _Rule:
             output = torch.baddbmm(bias.unsqueeze(1), rows, flat.transpose(1, 2))
 
         def read(gradient: Tensor) -> Mapping[str, Factors]:
-            product = {f"{prefix}weight": Product(Rows(held, gradient, held.shape[2:]), 0, shape)}
+            product = {f"{prefix}weight": Product(held, gradient, shape)}
             return product | ({f"{prefix}bias": Plain(gradient.sum(1))} if biased else {})
 
         return self.tape.watch(output, read)
@@ -259,40 +239,7 @@ class _Conv(_Rule):
         return self.affine(self.tape.rows(patches)).view(*patches.shape[:2], -1).transpose(1, 2)
 
 
-class _Lstm(_Rule):
-    """From a zero state."""
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        rows, steps, width = inputs.shape
-        by_client = inputs.reshape(self.tape.clients, -1, steps, width)
-        states = []
-        for layer in range(self.module.num_layers):
-            by_client, *state = self._layer(by_client, layer)
-            states.append([values.reshape(rows, -1) for values in state])
-        last, cells = (torch.stack(values) for values in zip(*states, strict=True))
-        return by_client.reshape(rows, steps, -1), (last, cells)
-
-    def _layer(self, inputs: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """[K, N, T, I] -> [K, N, T, H], and the last output and cells, [K, N, H]."""
-        names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        into, back, bias, other = (self.parameter(name) for name in names)
-        assert into is not None and back is not None and bias is not None and other is not None
-        keys, read = [f"{self.prefix}{name}" for name in names], list[Tensor]()
-
-        def factors(gradient: Tensor) -> Mapping[str, Factors]:
-            gates = gradient.flatten(1, 2)
-            rows, sums = Rows(read[0].flatten(1, 2), gates, (back.shape[2], into.shape[2])), Plain(gates.sum(1))
-            products = Product(rows, 1, into.shape[1:]), Product(rows, 0, back.shape[1:])
-            return dict(zip(keys, (*products, sums, sums), strict=True))
-
-        gates = self.tape.watch(inputs.new_zeros(()).expand(*inputs.shape[:3], into.shape[1]), factors)
-        outputs, last, cells, taken = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
-        read.append(taken)
-        return outputs, last, cells
-
-
-_RULES: dict[type[nn.Module], Any] = {nn.Linear: _Linear, nn.LayerNorm: _Norm, nn.Conv1d: _Conv, nn.LSTM: _Lstm}
+_RULES: dict[type[nn.Module], Any] = {nn.Linear: _Linear, nn.LayerNorm: _Norm, nn.Conv1d: _Conv}
 _OPTIONS: dict[type[nn.Module], dict[str, Any]] = {
-    nn.LSTM: {"batch_first": True, "bidirectional": False, "proj_size": 0, "dropout": 0.0, "bias": True},
     nn.Conv1d: {"groups": 1, "padding_mode": "zeros"},
 }

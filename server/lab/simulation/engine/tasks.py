@@ -43,20 +43,6 @@ def perceptron(sizes: Sequence[int]) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-class RecurrentClassifier(nn.Module):
-    """An LSTM over vectors [R, T, I] and a linear layer on its last output."""
-
-    def __init__(self, inputs: int, hidden: int, labels: int, layers: int = 1) -> None:
-        super().__init__()
-        self.recurrent = nn.LSTM(inputs, hidden, layers, batch_first=True)
-        self.output = nn.Linear(hidden, labels)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        _, (last, _) = self.recurrent(inputs)
-        scores: Tensor = self.output(last[-1])
-        return scores
-
-
 @dataclass(frozen=True, slots=True)
 class SpeechCTC:
     """A batch is (features [R, F, M] raw log-mel, frames [R], tokens [R, U], lengths [R]); errors are of words."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformer, CTCTransformerShape
 from server.lab.simulation.engine.population import Held, Task
-from server.lab.simulation.engine.tasks import Classification, RecurrentClassifier, SpeechCTC, perceptron
+from server.lab.simulation.engine.tasks import Classification, SpeechCTC, perceptron
 
 LABELS = 5
 
@@ -28,10 +28,9 @@ class Seer(nn.Module):
         return self.output(self.norm(values).mean(1))
 
 
-SHAPES: dict[str, tuple[int, ...]] = {"perceptron": (4,), "recurrent": (6, 3), "convolution": (2, 9)}
+SHAPES: dict[str, tuple[int, ...]] = {"perceptron": (4,), "convolution": (2, 9)}
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "perceptron": lambda: perceptron([4, 6, LABELS]),
-    "recurrent": lambda: RecurrentClassifier(3, 4, LABELS, layers=2),
     "convolution": Seer,
 }
 KINDS = (*NETWORKS, "speech")
