@@ -152,7 +152,7 @@ def lm(
         from server.lab.training.language_model import LanguageModelSettings
     torch.set_num_threads(threads)
     sizes = {"size": size, "feed_forward": 4 * size, "blocks": blocks, "heads": heads, "frequent": frequent}
-    settings = LanguageModelSettings(_budget(steps, minutes, (2000, None)), seed=seed)
+    settings = LanguageModelSettings(_budget(steps, minutes, (2000, None)), bfloat16=True, seed=seed)
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
     with progress_bar() as bar:
         task = bar.add_task("language model", total=1.0)
@@ -173,7 +173,6 @@ def ngram(
     held_out: HeldOut = None,
     order: Annotated[int, typer.Option(min=2, help="Longest n-gram.")] = 5,
     cutoffs: Annotated[str, typer.Option(help="Least count to keep an n-gram of order 1, 2, ...; last for all.")] = "1",
-    most: Annotated[int | None, typer.Option(min=0, help="N-grams longer than a word to keep: the best.")] = None,
     gzip: Annotated[bool, typer.Option(help="Write ngram.arpa.gz instead of ngram.arpa.")] = True,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -184,7 +183,7 @@ def ngram(
         from server.lab.training.background import TextSources, run_ngram
     least = read_numbers("--cutoffs", cutoffs, int, "whole numbers like 1,1,2")
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
-    summary = run_ngram(sources, out, order, least, gzip, command_line(), most)
+    summary = run_ngram(sources, out, order, least, gzip, command_line())
     _show(summary, out / ("ngram.arpa.gz" if gzip else "ngram.arpa"), as_json, output)
 
 

@@ -102,18 +102,12 @@ def run_words(sources: TextSources, size: int, command: str) -> dict[str, Any]:
 
 
 def run_ngram(
-    sources: TextSources,
-    out: Path,
-    order: int,
-    cutoffs: Sequence[int],
-    compress: bool,
-    command: str,
-    most: int | None = None,
+    sources: TextSources, out: Path, order: int, cutoffs: Sequence[int], compress: bool, command: str
 ) -> dict[str, Any]:
     """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds."""
     words = read_word_list(sources.words)
     sentences = background_text(sources.texts, sources.sentences, sources.seed)
-    model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs, most)
+    model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs)
     out.mkdir(parents=True, exist_ok=True)
     path = out / ("ngram.arpa.gz" if compress else "ngram.arpa")
     ngram.write_arpa(model, path)

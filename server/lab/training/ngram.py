@@ -3,7 +3,7 @@
 import gzip
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,7 @@ class Ngram:
 
 
 def estimate(
-    sentences: Iterable[Sequence[int]],
-    words: WordList,
-    order: int = 5,
-    cutoffs: Sequence[int] = (1,),
-    most: int | None = None,
+    sentences: Iterable[Sequence[int]], words: WordList, order: int = 5, cutoffs: Sequence[int] = (1,)
 ) -> Ngram:
     """Estimate p(w | h) over the word list (with ``<unk>``) and the end of the sentence; sums to 1 for every h.
 
@@ -48,28 +44,17 @@ def estimate(
 
     sentences: word ids, 0 for unlisted words. cutoffs: the least count a k-gram needs to be kept, for k = 1, 2, ...;
     the last one holds for all higher orders, and the mass of what is dropped goes to the shorter context (unigrams are
-    always kept). most: of longer n-grams, so many are kept: those of the largest weighted difference (Seymore &
-    Rosenfeld 1996), c(h w) (log p(w | h) - log p(w | h backed off)), with what they need. Raises DataError where there
-    is no sentence, ConfigurationError for an impossible order or cut-off.
+    always kept). Raises DataError where there is no sentence, ConfigurationError for an impossible order or cut-off.
     """
     if order < 2:
         raise ConfigurationError(f"n-gram order: found {order}, expected 2 or more")
     if not cutoffs or min(cutoffs) < 1:
         raise ConfigurationError(f"n-gram cutoffs: found {list(cutoffs)}, expected counts of 1 or more")
-    raw = _raw_counts(sentences, words.boundary, order)
-    if not any(raw):
+    counts = _adjusted_counts(sentences, words.boundary, order)
+    if not counts[0]:
         raise DataError("n-gram: the text holds no sentence, expected at least one")
-    counts = _summed(raw, occurrences=False)
     kept = _kept(counts, [cutoffs[min(index, len(cutoffs) - 1)] for index in range(order)])
-    model = _interpolated(counts, kept, words)
-    if most is None or sum(map(len, kept[1:])) <= most:
-        return model
-    return _interpolated(counts, _weightiest(model, _summed(raw, occurrences=True), most), words)
-
-
-def _interpolated(counts: Sequence[Mapping[Gram, int]], kept: Sequence[Collection[Gram]], words: WordList) -> Ngram:
-    """The model of the k-grams that are kept, from all adjusted counts."""
-    vocabulary, order = len(words) + 1, len(counts)
+    vocabulary = len(words) + 1
     probabilities: list[dict[Gram, float]] = []
     backoffs: list[dict[Gram, float]] = [{} for _ in range(order)]
     for index in range(order):
@@ -149,50 +134,18 @@ def _log10(value: float) -> str:
     return f"{math.log10(value) if value > 0 else -99.0:.6g}"
 
 
-def _raw_counts(sentences: Iterable[Sequence[int]], end: int, order: int) -> list[Counter[Gram]]:
-    """[k - 1]: occurrences of k-grams at the highest order and behind <s>."""
+def _adjusted_counts(sentences: Iterable[Sequence[int]], end: int, order: int) -> list[Counter[Gram]]:
+    """[k - 1]: counts of k-grams; of occurrences at the highest order and behind <s>, of left neighbours elsewhere."""
     raw: list[Counter[Gram]] = [Counter() for _ in range(order)]
     for sentence in sentences:
         symbols = (START, *sentence, end)
         for stop in range(2, len(symbols) + 1):
             # A history shorter than the order always starts with <s>.
             raw[min(order, stop) - 1][symbols[max(0, stop - order) : stop]] += 1
+    for index in range(order - 1, 0, -1):
+        for gram in raw[index]:
+            raw[index - 1][gram[1:]] += 1
     return raw
-
-
-def _summed(raw: Sequence[Mapping[Gram, int]], occurrences: bool) -> list[Counter[Gram]]:
-    """[k - 1]: counts of all k-grams; behind <s> of occurrences, elsewhere of occurrences or of left neighbours."""
-    counts = [Counter(each) for each in raw]
-    for index in range(len(raw) - 1, 0, -1):
-        for gram, count in counts[index].items():
-            counts[index - 1][gram[1:]] += count if occurrences else 1
-    return counts
-
-
-def _weightiest(model: Ngram, occurrences: Sequence[Mapping[Gram, int]], most: int) -> list[set[Gram]]:
-    """The ``most`` k-grams, k > 1, of the largest weighted difference, each with its context and its shorter form."""
-    weighed: list[tuple[float, Gram]] = []
-    for index in range(1, model.order):
-        shorter, backoffs, times = model.probabilities[index - 1], model.backoffs[index - 1], occurrences[index]
-        for gram, probability in model.probabilities[index].items():
-            backed_off = backoffs.get(gram[:-1], 1.0) * shorter[gram[1:]]
-            gain = math.log(probability / backed_off) if backed_off > 0 else math.inf
-            weighed.append((-times[gram] * gain, gram))
-    weighed.sort()
-    kept: list[set[Gram]] = [set(model.probabilities[0]), *(set() for _ in range(1, model.order))]
-    for _, gram in weighed:
-        needed, pending = set[Gram](), [gram]
-        while pending:
-            found = pending.pop()
-            if len(found) > 1 and found not in kept[len(found) - 1]:
-                needed.add(found)
-                pending += [found[:-1], found[1:]]
-        most -= len(needed)
-        if most < 0:
-            break
-        for found in needed:
-            kept[len(found) - 1].add(found)
-    return kept
 
 
 def _kept(counts: Sequence[Mapping[Gram, int]], cutoffs: Sequence[int]) -> list[set[Gram]]:

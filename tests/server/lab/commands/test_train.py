@@ -88,11 +88,10 @@ def test_ngram_writes_an_arpa_file_and_the_background(text: dict[str, Path], tmp
     unigram = load_file(out / "background.safetensors")["unigram"]
     assert unigram.dtype == np.float64 and unigram.sum() == pytest.approx(1.0)
     assert (out / "ngram.arpa.gz").stat().st_size == report["bytes"]
-    plain = ["--most", "20", "--no-gzip", "--output", str(tmp_path / "r.json")]
+    plain = ["--no-gzip", "--output", str(tmp_path / "r.json")]
     assert cli.main(["train", "ngram", *given(text, out)[:-1], *plain]) == 0
     assert (out / "ngram.arpa").is_file() and "perplexity" in capsys.readouterr().out
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert report["order"] == 5 and sum(report["ngrams"][1:]) <= 20
+    assert json.loads((tmp_path / "r.json").read_text())["order"] == 5
 
 
 def test_words_writes_a_list_with_its_coverage(text: dict[str, Path], tmp_path: Path, capsys) -> None:
