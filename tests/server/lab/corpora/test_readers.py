@@ -191,6 +191,8 @@ def test_broken_audio_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="cannot be read"):
         read_jsonl(tmp_path / "binary.jsonl")
+    (tmp_path / "odd.jsonl").write_bytes('{"text": "a\x85b\u2028c"}\r\n\n{"text": "d"}\n'.encode())
+    assert read_jsonl(tmp_path / "odd.jsonl") == [{"text": "a\x85b\u2028c"}, {"text": "d"}]
 
 
 @pytest.mark.data
