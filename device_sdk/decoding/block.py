@@ -23,44 +23,50 @@ Float = NDArray[np.float32]
 _native: Any = native_module()
 _quick = _native is not None and _native.LEVEL > 0
 _VECTOR = 16  # pieces that native code reads at once
-_FEW = 512  # pieces; of more, lists of all that are above take longer than numpy does
 
 
 def edges(scores: Float) -> tuple[list[list[float]], list[list[float]]]:
     """Log-probabilities [B, K, V] of blank and of the best label: two lists of B lists of K."""
     prefixes, frames, pieces = scores.shape
-    if _quick and pieces % _VECTOR == 0 and scores.flags.c_contiguous:
+    if _quick and pieces >= _VECTOR and scores.flags.c_contiguous:
         found: tuple[list[list[float]], list[list[float]]] = _native.edges(prefixes, frames, pieces, scores)
         return found
     return scores[:, :, 0].tolist(), np.maximum.reduce(scores[:, :, 1:], axis=2).tolist()
 
 
-def above(scores: Float, prefix: int, frame: int, limit: float, most: int) -> tuple[list[int], list[float]]:
-    """Labels of one row of [B, K, V] whose log-probability is above ``limit``, the ``most`` best of them, and these."""
-    if _quick and scores.shape[2] <= _FEW and scores.flags.c_contiguous:
-        _, frames, pieces = scores.shape
-        labels, values = _native.above(prefix * frames + frame, pieces, scores, limit)
-        if len(labels) > most:
-            best = sorted(range(len(labels)), key=values.__getitem__)[-most:]
-            labels, values = [labels[at] for at in best], [values[at] for at in best]
-        return labels, values
-    row = scores[prefix, frame, 1:]
-    places = (row > limit).nonzero()[0]
-    if len(places) > most:
-        places = np.argpartition(row, -most)[-most:]
-    return (places + 1).tolist(), row[places].tolist()
+def above(
+    scores: list[Float], places: list[int], bases: list[float], limits: list[float], most: int
+) -> tuple[list[int], list[int], list[float]]:
+    """Labels whose log-probability is above a limit. scores: an array [N, V] for each of S rows, which is at its place
+    there; bases, limits: [S]. Of more than ``most`` labels in all, those whose log-probability is the highest with the
+    row's base, best first. Returns (rows, labels, log-probabilities)."""
+    if _quick:
+        chosen: tuple[list[int], list[int], list[float]] = _native.above(scores, places, bases, limits, most)
+        return chosen
+    found: list[tuple[float, int, int, float]] = []
+    for at in range(len(scores)):
+        row = scores[at][places[at], 1:]
+        labels = (row > limits[at]).nonzero()[0]
+        values: list[float] = row[labels].tolist()
+        tokens: list[int] = labels.tolist()
+        found += [(bases[at] + values[each], at, tokens[each] + 1, values[each]) for each in range(len(values))]
+    if len(found) > most:
+        found = sorted(found, reverse=True)[:most]
+    return [each[1] for each in found], [each[2] for each in found], [each[3] for each in found]
 
 
 Heard = tuple[tuple[int, Float], ...]
 """``(first frame, encoder outputs [K, J])`` of blocks, in their order."""
 
 BLANK = 0
+_FEW = 15  # rows that cost the joiner hardly more than starting it
 _ASIDE = 1.0  # nats below what is extended; the best hypothesis seldom loses that much on the others at once
 
 
 class Row:
-    """Log-probabilities of one prefix on the frames of a block, from the ``first`` on; before it, nothing is known.
-    blank: [K]; peak: [K], of the best label; scores: [B, K - first, V] float32, of prefixes, this one at ``place``."""
+    """Log-probabilities of one prefix on frames of a block, of which ``first`` is the first. blank, and peak, of the
+    best label: lists with one for every frame up to the last that is known, 0 before the first. scores: [N, V] float32,
+    where that of a frame is ``place`` further."""
 
     __slots__ = ("blank", "first", "peak", "place", "scores")
 
@@ -72,20 +78,8 @@ class Row:
         self.place = place
 
 
-class Extension:
-    """A hypothesis with one more token. rank: with its bonus; score: with the token, before the blank; both in nats."""
-
-    __slots__ = ("rank", "score", "source", "token")
-
-    def __init__(self, rank: float, score: float, source: int, token: int) -> None:
-        self.rank = rank
-        self.score = score
-        self.source = source
-        self.token = token
-
-
-def _rank(extension: Extension) -> tuple[float, float, int, int]:
-    return extension.rank, extension.score, extension.source, extension.token
+Extensions = tuple[list[float], list[int], list[int]]
+"""Hypotheses with one more token: scores with it, before the blank (nats), which hypotheses they were, the tokens."""
 
 
 class Block:
@@ -93,7 +87,7 @@ class Block:
     :meth:`search`, ``prefixes`` and ``alignments`` are the hypotheses at its end, best first; ``aside`` those of them,
     the last ones, that were set aside, and ``heard`` the blocks that their blanks are still to be taken from."""
 
-    __slots__ = ("_known", "alignments", "aside", "encoded", "frame", "heard", "prefixes", "tree")
+    __slots__ = ("_ahead", "_known", "alignments", "aside", "encoded", "frame", "heard", "prefixes", "tree")
 
     def __init__(
         self,
@@ -114,6 +108,7 @@ class Block:
         self.heard: Heard = (*heard, (frame, encoded))
         self.frame = frame
         self.encoded = encoded
+        self._ahead = 1
         self._known: dict[Prefix, Row] = {}
 
     def search(self, width: int, threshold: float, symbols: int) -> None:
@@ -122,12 +117,13 @@ class Block:
         here, count, aside = 0, len(self.encoded), self.aside
         while here < count:
             prefixes, level = self.prefixes, self.alignments
-            rows = self._rows(prefixes, 0)
+            rows = self._rows(prefixes, here)
             scores = [each.score for each in level]
             here, scores, extensions = self._blanks(prefixes, rows, scores, here, width, threshold)
-            if extensions:
+            if extensions is not None:
                 done = self._extend(prefixes, rows, scores, level, extensions, here, width, threshold, symbols)
                 here += 1
+                self._ahead = 1
                 self._sort_out(done, self.frame + here, width, threshold)
             else:
                 self.alignments = [
@@ -139,32 +135,34 @@ class Block:
         else:
             self.heard = ()
 
-    def _rows(self, prefixes: list[Prefix], first: int) -> list[Row]:
-        """One row a prefix; the joiner runs once for those that have none yet, on the frames from ``first`` on."""
+    def _rows(self, prefixes: list[Prefix], here: int) -> list[Row]:
+        """One row a prefix, that knows frame ``here``; the joiner runs once for those that have none. It looks ahead
+        the further, the longer nothing was extended: what replaces a prefix makes its frames useless."""
         known = self._known
-        new = [prefix for prefix in prefixes if prefix not in known]
+        new = [prefix for prefix in prefixes if prefix not in known or len(known[prefix].blank) <= here]
         if new:
-            encoded: Any = self.encoded[first:] if first else self.encoded
+            encoded: Any = self.encoded[here : here + max(self._ahead, _FEW // len(new))]
+            self._ahead *= 2
             scores = _join(self.tree, new, encoded)
             blanks, peaks = edges(scores)
+            frames, unknown = len(encoded), [0.0] * here
+            flat = np.ascontiguousarray(scores.reshape(-1, scores.shape[2]))
             for at in range(len(new)):
-                blank, peak = blanks[at], peaks[at]
-                if first:
-                    blank, peak = [0.0] * first + blank, [0.0] * first + peak
-                known[new[at]] = Row(first, blank, peak, scores, at)
+                known[new[at]] = Row(here, unknown + blanks[at], unknown + peaks[at], flat, at * frames - here)
         return [known[prefix] for prefix in prefixes]
 
     def _blanks(
         self, prefixes: list[Prefix], rows: list[Row], scores: list[float], here: int, width: int, threshold: float
-    ) -> tuple[int, list[float], list[Extension]]:
-        """Blanks, up to the next frame that extends a hypothesis, or to the block's end. Returns (that frame, scores
-        before, what extends them)."""
+    ) -> tuple[int, list[float], Extensions | None]:
+        """Blanks, up to the next frame that extends a hypothesis, or to one that a row does not know. Returns (that
+        frame, scores before, what extends them)."""
         guide, count = self.tree.guide, len(prefixes)
         bonuses = [prefix.bonus for prefix in prefixes]
         hopes = bonuses if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]
         full, limit = count + len(self.aside) >= width, -inf
         crowded = full and not self.aside
-        for frame in range(here, len(self.encoded)):
+        stop = min([len(row.blank) for row in rows])
+        for frame in range(here, stop):
             ended = [scores[at] + rows[at].blank[frame] for at in range(count)]
             if full:
                 limit = max([ended[at] + bonuses[at] for at in range(count)]) - threshold
@@ -175,10 +173,10 @@ class Block:
                 sources = [at for at in range(count) if hoped[at] > limit]
                 if sources:
                     extensions = _extensions(prefixes, scores, rows, sources, frame, limit, width, guide)
-                    if extensions:
+                    if extensions[0]:
                         return frame, scores, extensions
             scores = ended
-        return len(self.encoded), scores, []
+        return stop, scores, None
 
     def _extend(
         self,
@@ -186,7 +184,7 @@ class Block:
         rows: list[Row],
         scores: list[float],
         level: list[Alignments],
-        extensions: list[Extension],
+        extensions: Extensions,
         here: int,
         width: int,
         threshold: float,
@@ -202,20 +200,20 @@ class Block:
         emitted = 0
         while True:
             emitted += 1
-            prefixes = tree.extend([prefixes[each.source] for each in extensions], [each.token for each in extensions])
-            level = [
-                Alignments(each.score, level[each.source].gap, Emission(frame, level[each.source].emissions))
-                for each in extensions
-            ]
-            rows = self._rows(prefixes, here)
+            scores, sources, tokens = extensions
+            prefixes = tree.extend([prefixes[source] for source in sources], tokens)
+            emissions = [Emission(frame, level[source].emissions) for source in sources]
+            level = [Alignments(scores[at], level[sources[at]].gap, emissions[at]) for at in range(len(sources))]
+            if symbols:
+                rows = self._rows(prefixes, here)
             if aside:
                 back = {prefix: aside.pop(prefix) for prefix in prefixes if prefix in aside}
                 if back:
                     done.update(settled(tree, back, self.heard, frame + 1))
             for at in range(len(prefixes)):
-                prefix, each = prefixes[at], level[at]
-                score = each.score + rows[at].blank[here] if symbols else each.score
-                new = Alignments(score, each.gap, each.emissions)
+                prefix, new = prefixes[at], level[at]
+                if symbols:
+                    new = Alignments(new.score + rows[at].blank[here], new.gap, new.emissions)
                 other = done.get(prefix)
                 done[prefix] = new if other is None else merge(other, new)
             if emitted >= symbols:
@@ -237,7 +235,7 @@ class Block:
                 return done
             scores = [each.score for each in level]
             extensions = _extensions(prefixes, scores, rows, sources, here, limit, width, guide)
-            if not extensions:
+            if not extensions[0]:
                 return done
 
     def _sort_out(self, done: dict[Prefix, Alignments], frame: int, width: int, threshold: float) -> None:
@@ -277,16 +275,17 @@ class Block:
         self.prefixes, self.alignments = [prefixes[at] for at in order], [level[at] for at in order]
 
     def _append_aside(self) -> None:
-        """Those aside follow the others, with estimates of their scores, or with these where their blanks are known."""
-        frame, aside = self.frame + len(self.encoded), self.aside
+        """Those aside follow the others, with estimates of their scores, and with their blanks as far as these are
+        known."""
+        aside = self.aside
         for prefix, each in list(aside.items()):
-            row = self._known.get(prefix)
-            if row is not None and each.since >= self.frame + row.first:  # its blanks are known up to here
+            row, begin = self._known.get(prefix), each.since - self.frame
+            if row is not None and row.first <= begin < len(row.blank):
                 score = each.alignments.score
-                for blank in row.blank[each.since - self.frame :]:
+                for blank in row.blank[begin:]:
                     score += blank
                 kept = Alignments(score, each.alignments.gap, each.alignments.emissions)
-                aside[prefix] = Aside(each.behind, frame, kept)
+                aside[prefix] = Aside(each.behind, self.frame + len(row.blank), kept)
         top, needed = self.alignments[0].score + self.prefixes[0].bonus, min([each.since for each in aside.values()])
         prefixes = list(aside)
         behind = [aside[prefix].behind for prefix in prefixes]
@@ -339,22 +338,29 @@ def _extensions(
     limit: float,
     width: int,
     guide: Guide | None,
-) -> list[Extension]:
-    """The at most ``width`` best one-token extensions whose rank is above ``limit``, grouped by hypothesis."""
-    found: list[Extension] = []
-    for source in sources:
-        row, score = rows[source], scores[source]
-        if guide is None:
-            tokens, labels = above(row.scores, row.place, here - row.first, limit - score, width)
-            for at in range(len(tokens)):
-                found.append(Extension(score + labels[at], score + labels[at], source, tokens[at]))
-        else:
-            rank, guided = score + prefixes[source].bonus, prefixes[source].guided
-            least, every = limit - guide.gain(guided) - rank, row.scores.shape[2]
-            tokens, labels = above(row.scores, row.place, here - row.first, least, every)
-            changes = guide.ahead(guided, tokens)
-            for at in range(len(tokens)):
-                reached = rank + labels[at] + changes[at]
-                if reached > limit:
-                    found.append(Extension(reached, score + labels[at], source, tokens[at]))
-    return found if len(found) <= width else sorted(found, key=_rank, reverse=True)[:width]
+) -> Extensions:
+    """The at most ``width`` best one-token extensions whose rank is above ``limit``."""
+    own = [rows[source].scores for source in sources]
+    places = [rows[source].place + here for source in sources]
+    bases = [scores[source] for source in sources]
+    if guide is None:
+        chosen, tokens, labels = above(own, places, bases, [limit - base for base in bases], width)
+        sums = [bases[chosen[at]] + labels[at] for at in range(len(chosen))]
+        return sums, [sources[each] for each in chosen], tokens
+    ranks = [scores[source] + prefixes[source].bonus for source in sources]
+    limits = [limit - guide.gain(prefixes[sources[at]].guided) - ranks[at] for at in range(len(sources))]
+    chosen, tokens, labels = above(own, places, bases, limits, len(own) * own[0].shape[1])
+    found: list[tuple[float, float, int, int]] = []
+    stop = 0
+    for each in range(len(sources)):
+        begin = stop
+        while stop < len(chosen) and chosen[stop] == each:
+            stop += 1
+        changes = guide.ahead(prefixes[sources[each]].guided, tokens[begin:stop])
+        for at in range(begin, stop):
+            reached = ranks[each] + labels[at] + changes[at - begin]
+            if reached > limit:
+                found.append((reached, bases[each] + labels[at], sources[each], tokens[at]))
+    if len(found) > width:
+        found = sorted(found, reverse=True)[:width]
+    return [each[1] for each in found], [each[2] for each in found], [each[3] for each in found]

@@ -26,6 +26,7 @@ __all__ = ["NativeKernels", "laid_out", "levels", "native_module"]
 _BLOCK = 64  # columns that lie together
 _NO_STATE = 16  # columns of the state that a stateless prediction network does not have
 _MOST = 1_024  # columns of a state, of the joint and of the pieces
+_NEVER = -1e30  # what a piece begins with that only fills a block
 
 Float = NDArray[np.float32]
 
@@ -76,7 +77,7 @@ class NativeKernels:
         sizes = a.predictor_size if a.predictor_layers else _NO_STATE, a.joiner_size, a.pieces
         if a.activation != "tanh":
             return None
-        if a.predictor_layers > 1 or any(size % 16 or not 16 <= size <= _MOST for size in sizes):
+        if a.predictor_layers > 1 or any(not 16 <= size <= _MOST for size in sizes) or (sizes[0] | sizes[1]) % 16:
             return None
         native = native_module()
         level: int = 0 if native is None else native.LEVEL
@@ -127,12 +128,13 @@ def laid_out(
 
 
 def _matrix(weight: Float, bias: Float | None) -> tuple[Any, ...]:
-    """[N, K] as (blocks of 64 columns [N / 64, K, 64], bias), with zeros up to a whole block."""
+    """[N, K] as (blocks of 64 columns [N / 64, K, 64], bias), filled up to a whole block."""
     rows, depth = weight.shape
     columns = -(-rows // _BLOCK) * _BLOCK
     padded = np.zeros((columns, depth), np.float32)
     padded[:rows] = weight
-    return np.ascontiguousarray(padded.reshape(-1, _BLOCK, depth).transpose(0, 2, 1)), _filled(bias, rows, columns)
+    blocks = padded.reshape(-1, _BLOCK, depth).transpose(0, 2, 1)
+    return np.ascontiguousarray(blocks), _filled(bias, rows, columns, _NEVER)
 
 
 def _byte_matrix(slots: Mapping[str, Matrix], buffer: bytes, name: str, bias: Float | None) -> tuple[Any, ...]:
@@ -146,11 +148,11 @@ def _byte_matrix(slots: Mapping[str, Matrix], buffer: bytes, name: str, bias: Fl
     blocks = padded.reshape(depth // 4, 4, -1, _BLOCK).transpose(2, 0, 3, 1)
     scales = _filled(np.frombuffer(buffer, np.float32, slot.scales, slot.scale) / np.float32(127.0), rows, columns)
     zeros = 128 * padded.sum(axis=0, dtype=np.int32)
-    return np.ascontiguousarray(blocks), _filled(bias, rows, columns), scales, zeros
+    return np.ascontiguousarray(blocks), _filled(bias, rows, columns, _NEVER), scales, zeros
 
 
-def _filled(values: Float | None, count: int, size: int) -> Float:
-    found = np.zeros(size, np.float32)
+def _filled(values: Float | None, count: int, size: int, rest: float = 0.0) -> Float:
+    found = np.full(size, 0.0 if values is None else rest, np.float32)
     if values is not None:
         found[:count] = values
     return found

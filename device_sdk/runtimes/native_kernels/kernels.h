@@ -220,7 +220,7 @@ static TARGET void NAME(join)(const Weights *n, long prefixes, long frames, cons
         NAME(product)(mixed[0], rows, &n->output, logits);
         for (int row = 0; row < rows; row++) {
             float *found = logits + row * columns, *out = log_probs + (begin + row) * pieces;
-            v16f most = load(found), sum = {0};
+            v16f most = load(found), sum = {0}; /* columns beyond the pieces are so low that they count for nothing */
             for (long at = 16; at < pieces; at += 16) {
                 v16f value = load(found + at);
                 most = choose(value > most, value, most);
@@ -231,18 +231,19 @@ static TARGET void NAME(join)(const Weights *n, long prefixes, long frames, cons
             float total = 0.0f;
             for (int at = 0; at < 16; at++) total += sum[at];
             float less = top + logf(total);
-            for (long at = 0; at < pieces; at += 16) store(out + at, load(found + at) - less);
+            for (long at = 0; at < pieces; at += 16) store(found + at, load(found + at) - less);
+            memcpy(out, found, pieces * sizeof(float));
         }
     }
 }
 
-/* The best label, all pieces but the first, of every row of scores [rows, pieces]; pieces: a multiple of 16. */
+/* The best label, all pieces but the first, of every row of scores [rows, pieces]; pieces: at least 16. */
 static TARGET void NAME(peaks)(const float *scores, long rows, long pieces, float *found) {
     for (long row = 0; row < rows; row++, scores += pieces) {
         v16f most = load(scores);
         most[0] = most[1];
         for (long at = 16; at < pieces; at += 16) {
-            v16f value = load(scores + at);
+            v16f value = load(scores + (at + 16 > pieces ? pieces - 16 : at));
             most = choose(value > most, value, most);
         }
         found[row] = most[0];

@@ -99,8 +99,8 @@ static PyObject *network_new(PyTypeObject *type, PyObject *arguments, PyObject *
                           &PyTuple_Type, &rest[1], &PyTuple_Type, &rest[2]))
         return NULL;
     if (state < 16 || joint < 16 || pieces < 16 || state > MOST || joint > MOST || pieces > MOST ||
-        (state | joint | pieces) % 16) {
-        PyErr_SetString(PyExc_ValueError, "sizes: expected multiples of 16, at most 1024");
+        (state | joint) % 16) {
+        PyErr_SetString(PyExc_ValueError, "sizes: expected 16 to 1024, of state and joint multiples of 16");
         return NULL;
     }
     if (level() < 1 + bytes) {
@@ -201,7 +201,7 @@ static PyObject *lists(const float *values, long rows, long count, long step) {
 }
 
 /* edges(prefixes, frames, pieces, scores): of float32 [prefixes, frames, pieces] the blanks and the best labels, as
-   lists of lists; pieces a multiple of 16 */
+   lists of lists; pieces at least 16 */
 static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
     Py_buffer held;
     if (count != 4) return PyErr_Format(PyExc_TypeError, "edges: %zd arguments, expected 4", count);
@@ -209,7 +209,7 @@ static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
     long pieces = PyLong_AsLong(arguments[2]);
     if (PyErr_Occurred()) return NULL;
     if (prefixes < 0 || frames < 0 || prefixes > 1 << 20 || frames > 1 << 20 || pieces < 16 || pieces > 1 << 20 ||
-        pieces % 16 || !level())
+        !level())
         return PyErr_Format(PyExc_ValueError, "edges: found sizes %ld, %ld, %ld", prefixes, frames, pieces);
     long size = prefixes * frames * pieces * 4;
     if (take(arguments + 3, 1, 1, &size, &held)) return NULL;
@@ -230,33 +230,97 @@ static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
     return found;
 }
 
-/* above(row, pieces, scores, limit): of float32 [rows, pieces] the labels of a row, all pieces but the first, that are
-   more than a limit, and their scores, as two lists */
-static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    Py_buffer held;
-    if (count != 4) return PyErr_Format(PyExc_TypeError, "above: %zd arguments, expected 4", count);
-    long row = PyLong_AsLong(arguments[0]), pieces = PyLong_AsLong(arguments[1]);
-    float limit = (float)PyFloat_AsDouble(arguments[3]); /* as numpy compares float32 with a Python float */
-    if (PyErr_Occurred()) return NULL;
-    if (row < 0 || row > 1 << 30 || pieces < 1 || pieces > 1 << 20)
-        return PyErr_Format(PyExc_ValueError, "above: found row %ld, %ld pieces", row, pieces);
-    long size = (row + 1) * pieces * 4;
-    if (take(arguments + 2, 1, 1, &size, &held)) return NULL;
-    const float *scores = (const float *)held.buf + row * pieces;
-    PyObject *labels = PyList_New(0), *values = PyList_New(0);
-    int failed = labels == NULL || values == NULL;
-    for (long at = 1; !failed && at < pieces; at++)
-        if (scores[at] > limit) {
-            PyObject *label = PyLong_FromLong(at), *value = PyFloat_FromDouble(scores[at]);
-            failed = label == NULL || value == NULL || PyList_Append(labels, label) || PyList_Append(values, value);
-            Py_XDECREF(label);
-            Py_XDECREF(value);
+typedef struct {
+    double rank;
+    long row, label;
+    float score;
+} Candidate;
+
+/* The labels, all pieces but the first, of one row whose scores are more than a limit; -1 where memory ends. */
+static long add_above(const float *scores, long pieces, float limit, double base, long row, Candidate **found,
+                      long count, long *room) {
+    for (long begin = 0; begin < pieces; begin += 16) {
+        long end = begin + 16 < pieces ? begin + 16 : pieces;
+        if (end == begin + 16) { /* as vectors; most often there is none */
+            int any = 0;
+            for (int at = 0; at < 16; at++) any |= scores[begin + at] > limit;
+            if (!any) continue;
         }
-    release(&held, 1);
-    PyObject *found = failed ? NULL : PyTuple_Pack(2, labels, values);
+        if (count + 16 > *room) {
+            Candidate *wider = PyMem_Realloc(*found, (*room = 2 * *room + 64) * sizeof(Candidate));
+            if (wider == NULL) return -1;
+            *found = wider;
+        }
+        for (long at = begin ? begin : 1; at < end; at++)
+            if (scores[at] > limit) (*found)[count++] = (Candidate){base + scores[at], row, at, scores[at]};
+    }
+    return count;
+}
+
+/* The `most` best candidates, best first, to the front; of equal ones, the last. */
+static void select_best(Candidate *found, long count, long most) {
+    for (long at = 0; at < count; at++) {
+        Candidate each = found[at];
+        long place = at < most ? at : most;
+        while (place > 0 && found[place - 1].rank <= each.rank) {
+            if (place < most) found[place] = found[place - 1];
+            place--;
+        }
+        if (place < most) found[place] = each;
+    }
+}
+
+/* above(scores, places, bases, limits, most): of rows of float32, each at its place in an array [n, pieces], the labels
+   that are more than the row's limit; of more than `most` those best with the row's base, best first. Lists: the rows,
+   the labels, their scores */
+static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "above: %zd arguments, expected 5", count);
+    long most = PyLong_AsLong(arguments[4]), found = 0, room = 0;
+    if (PyErr_Occurred()) return NULL;
+    if (most < 0) return PyErr_Format(PyExc_ValueError, "above: found %ld as the most", most);
+    Py_ssize_t rows = PyList_Size(arguments[0]);
+    Candidate *candidates = NULL;
+    if (rows < 0) return NULL;
+    for (Py_ssize_t row = 0; row < rows && found >= 0; row++) {
+        PyObject *parts[4];
+        Py_buffer held;
+        for (int part = 0; part < 4; part++) /* borrowed; NULL, with an error, where a list is too short */
+            if ((parts[part] = PyList_GetItem(arguments[part], row)) == NULL) goto failed;
+        long place = PyLong_AsLong(parts[1]);
+        double base = PyFloat_AsDouble(parts[2]);
+        float limit = (float)PyFloat_AsDouble(parts[3]); /* as numpy compares float32 with a Python float */
+        if (PyErr_Occurred() || PyObject_GetBuffer(parts[0], &held, PyBUF_ND)) goto failed;
+        if (held.ndim != 2 || held.itemsize != 4 || place < 0 || place >= held.shape[0])
+            PyErr_Format(PyExc_ValueError, "above: found row %ld of an array of %zd bytes", place, held.len);
+        else {
+            const float *scores = (const float *)held.buf + place * held.shape[1];
+            found = add_above(scores, held.shape[1], limit, base, row, &candidates, found, &room);
+            if (found < 0) PyErr_NoMemory();
+        }
+        PyBuffer_Release(&held);
+        if (PyErr_Occurred()) goto failed;
+    }
+    if (found > most) {
+        select_best(candidates, found, most);
+        found = most;
+    }
+    PyObject *places = PyList_New(found), *labels = PyList_New(found), *scores = PyList_New(found), *all = NULL;
+    int whole = places != NULL && labels != NULL && scores != NULL;
+    for (long at = 0; whole && at < found; at++) {
+        PyObject *row = PyLong_FromLong(candidates[at].row), *label = PyLong_FromLong(candidates[at].label);
+        PyObject *score = PyFloat_FromDouble(candidates[at].score);
+        whole = row != NULL && label != NULL && score != NULL;
+        PyList_SetItem(places, at, row), PyList_SetItem(labels, at, label), PyList_SetItem(scores, at, score);
+    }
+    if (whole) all = PyTuple_Pack(3, places, labels, scores);
+    Py_XDECREF(places);
     Py_XDECREF(labels);
-    Py_XDECREF(values);
-    return found;
+    Py_XDECREF(scores);
+    PyMem_Free(candidates);
+    return all;
+failed:
+    PyMem_Free(candidates);
+    return NULL;
 }
 
 static PyMethodDef functions[] = {

@@ -40,15 +40,17 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
         assert path.score == pytest.approx(score, abs=1e-9) and list(path.frames) == times
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     cuts=st.just(range(30)) | st.lists(st.integers(0, 30), max_size=6),
     bias=st.floats(0.0, 6.0),
     guided=st.booleans(),
+    symbols=st.integers(0, 2),
+    threshold=st.sampled_from([0.5, 2.0, 5.0]),
 )
-def test_blocks_do_not_change_the_search(seed, cuts, bias, guided):
-    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(beam=4, nbest=4)
+def test_blocks_do_not_change_the_search(seed, cuts, bias, guided, symbols, threshold):
+    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(4, 4, symbols, threshold)
     guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1)) if guided else None
     whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
     assert paths(whole) == paths(parts) and whole.frame == parts.frame == 30
@@ -158,31 +160,50 @@ def test_edges_are_the_blank_and_the_best_label(way: str, shape: tuple[int, int,
 def test_arrays_that_lie_apart_are_read_too(way: str) -> None:
     whole = np.random.default_rng(1).normal(size=(4, 6, 32)).astype(np.float32)
     assert scores.edges(whole[::2]) == scores.edges(whole[::2].copy())
-    assert scores.above(whole[:, ::3], 3, 1, 0.5, 32) == scores.above(whole, 3, 3, 0.5, 32)
 
 
-@given(st.floats(-20, 1), st.integers(0, 2), st.integers(0, 3))
-def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, prefix: int, frame: int) -> None:
-    given = np.random.default_rng(2).uniform(-20, 0, (3, 4, 64)).astype(np.float32)
-    given[prefix, frame, 5] = np.float32(limit)
-    labels, values = scores.above(given, prefix, frame, limit, 64)
-    row = given[prefix, frame]
+@given(st.floats(-20, 1), st.integers(0, 11))
+def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, place: int) -> None:
+    given = np.random.default_rng(2).uniform(-20, 0, (12, 64)).astype(np.float32)
+    given[place, 5] = np.float32(limit)
+    rows, labels, values = scores.above([given], [place], [0.0], [limit], 64)
+    row = given[place]
     assert labels == [label for label in range(1, 64) if row[label] > np.float32(limit)]
-    assert values == row[labels].tolist() and 5 not in labels
+    assert values == row[labels].tolist() and 5 not in labels and rows == [0] * len(labels)
 
 
-@pytest.mark.parametrize("pieces", [32, 600, 2500])
-@pytest.mark.parametrize("most", [1, 8, 31])
-def test_no_more_than_the_best_are_given(way: str, pieces: int, most: int) -> None:
-    given = np.random.default_rng(3).normal(size=(1, 2, pieces)).astype(np.float32)
-    labels, values = scores.above(given, 0, 1, -9.0, most)
-    assert sorted(values) == sorted(given[0, 1, 1:].tolist())[-most:] and values == given[0, 1, labels].tolist()
+@pytest.mark.parametrize("pieces", [7, 32, 600, 2500])
+@pytest.mark.parametrize("most", [0, 1, 8, 31, 20_000])
+@pytest.mark.parametrize("low", [-9.0, 1.0, 9.0])
+def test_the_best_of_all_rows_are_given(way: str, pieces: int, most: int, low: float) -> None:
+    """Of equal ones the last, and all in their order where there are no more than that."""
+    given = np.random.default_rng(3).normal(size=(4, pieces)).astype(np.float32).round(1)
+    places, bases, limits = [3, 0, 2], [0.0, -1.0, 0.5], [low, low + 0.5, low]
+    every = [
+        (bases[row] + float(value), row, label, float(value))
+        for row in range(3)
+        for label, value in enumerate(given[places[row]])
+        if label and value > np.float32(limits[row])
+    ]
+    expected = every if len(every) <= most else sorted(every, reverse=True)[:most]
+    found = scores.above([given, given, given.copy()], places, bases, limits, most)
+    assert list(zip(*found, strict=True)) == [each[1:] for each in expected]
 
 
 def test_bad_sizes_are_refused_natively(way: str) -> None:
     if way == "numpy":
         return
-    given = np.zeros((1, 1, 16), np.float32)
-    for name, arguments in (("edges", (1, 1, 24, given)), ("edges", (1, 2, 16, given)), ("above", (1, 16, given, 0.0))):
-        with pytest.raises(ValueError, match=r"found|bytes, expected"):
+    given, rows = np.zeros((1, 1, 16), np.float32), [np.zeros((2, 16), np.float32)]
+    for name, arguments in (
+        ("edges", (1, 1, 24, given)),
+        ("edges", (1, 2, 16, given)),
+        ("edges", (1, 1, 8, given)),
+        ("above", (rows, [2], [0.0], [0.0], 1)),
+        ("above", (rows, [-1], [0.0], [0.0], 1)),
+        ("above", (rows, [0], [0.0], [0.0], -1)),
+        ("above", ([given], [0], [0.0], [0.0], 1)),
+        ("above", ([given[0].astype(np.float64)], [0], [0.0], [0.0], 1)),
+        ("above", (2 * rows, [0, 1], [0.0], [0.0, 0.0], 1)),
+    ):
+        with pytest.raises((ValueError, IndexError), match=r"found|bytes, expected|out of range"):
             getattr(scores._native, name)(*arguments)

@@ -19,7 +19,7 @@ from tests.tiny import tiny_weights
 
 Float = NDArray[np.float32]
 
-SIZES = [(16, 16, 16), (32, 32, 64), (256, 320, 256), (80, 48, 112), (1024, 16, 1024)]
+SIZES = [(16, 16, 16), (32, 32, 64), (256, 320, 256), (80, 48, 112), (1024, 16, 1024), (48, 16, 17), (32, 64, 500)]
 """Of state, joint and pieces."""
 
 
