@@ -168,15 +168,16 @@ def _loaded(bundle: Bundle) -> LanguageModel:
 
     graph = onnx.load_model_from_string(bundle.file(FILE).read_bytes()).graph
     held = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    size, feed_forward = held["blocks.0.inner.weight"].shape
+    size, inner = held["embedding"].shape[1], held["blocks.0.inner.weight"].shape
+    from_right = inner[0] == size  # how version 2's graph keeps the matrices that it multiplies by
     blocks = sum(name.endswith(".inner.weight") for name in held)
-    heads = next(int(array[3]) for name, array in held.items() if name.startswith("integers.[0, 0, 3,"))
-    sizes = {"size": size, "feed_forward": feed_forward, "blocks": blocks, "heads": heads}
+    heads = next(int(array[3]) for array in held.values() if array.shape == (5,) and array[:3].tolist() == [0, 0, 3])
+    sizes = {"size": size, "feed_forward": inner[from_right], "blocks": blocks, "heads": heads}
     shape = LanguageModelShape(
         len(bundle.words), **sizes, positions=len(held["positions"]), frequent=len(held["embedding"]) - 1
     )
     model = LanguageModel(shape)
     for name, value in model.state_dict().items():
-        matrix = name.endswith(".weight") and held[name].ndim == 2  # the graph multiplies from the right
+        matrix = from_right and name.endswith(".weight") and held[name].ndim == 2
         value.copy_(torch.from_numpy(np.array(held[name].T if matrix else held[name])))
     return model.eval()

@@ -4,6 +4,7 @@ import math
 import os
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.runtimes.language_model import NeuralLanguageModel
+from export.graphs.language_model import language_model_graph
+from export.networks.language_model import LanguageModel
+from export.networks.language_model_shape import LanguageModelShape
+from rescoring.words import WordList
 from server.lab.benchmarks import aggregate, decode, rescore, rnnt_loss, train
 from server.lab.corpora import open_corpus
 from server.lab.corpora.roles import ROLES
@@ -100,6 +105,16 @@ def test_the_peer_in_torch_is_the_same_model() -> None:
     sentences = [bundle.words.ids(hypothesis.text) for hypothesis in rescore.nbest(bundle.words)]
     score = rescore._in_torch(bundle, sentences)
     np.testing.assert_allclose(score(), np.array(NeuralLanguageModel(bundle)(sentences)), atol=1e-4)
+
+
+def test_a_model_as_it_is_trained_now_is_the_same_in_torch(tmp_path: Path) -> None:
+    words, shape = WordList(("<unk>", *"abcdefgh")), LanguageModelShape(9, 8, 16, 1, 2, 8, frequent=5)
+    parameters = {name: value.numpy() for name, value in LanguageModel(shape).state_dict().items()}
+    (tmp_path / "language_model.onnx").write_bytes(language_model_graph(parameters, shape, words.digest))
+    bundle: Any = SimpleNamespace(file=tmp_path.joinpath, words=words)
+    sentences = [[0, 3, 8], [4, 5, 6]]
+    found = rescore._in_torch(bundle, sentences)
+    np.testing.assert_allclose(found(), np.array(NeuralLanguageModel(bundle)(sentences)), atol=1e-5)
 
 
 def test_on_a_gpu_the_share_of_its_peak_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
