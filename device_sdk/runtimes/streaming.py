@@ -54,7 +54,7 @@ class StreamingTransducer:
         self._encoder = Graph.open(bundle, f"encoder{suffix}.onnx", 1 + len(architecture.states), threads, quantized)
         self._joiner = Graph.open(bundle, "joiner.onnx", 1, threads)
         self._predictor = Graph.open(bundle, "predictor.onnx", 3 if architecture.predictor_layers else 1, threads)
-        self._start = tuple(np.zeros(state.shape, state.kind) for state in architecture.states)
+        self._start = start_states(architecture)
         self._names = [state.name for state in architecture.states]
         self._kernels = NativeKernels.begin(architecture, bundle.weights)
         self._said: dict[bytes, bytes] = {}
@@ -97,6 +97,11 @@ class StreamingTransducer:
 
     def join(self, encoded: Float, predicted: Float) -> Float:
         return join(self._joiner, self._kernels, encoded, predicted)
+
+
+def start_states(architecture: StreamingArchitecture) -> States:
+    """Of the encoder, before the first window."""
+    return tuple(np.zeros(state.shape, state.kind) for state in architecture.states)
 
 
 def next_contexts(tokens: NDArray[np.int64], state: States | None, size: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from device_sdk.errors import BundleError
 from device_sdk.runtimes.executorch.bindings import Runtime
 from device_sdk.runtimes.executorch.manifest import MANIFEST, PROGRAMS, REMEDY, read_manifest, read_program
 from device_sdk.runtimes.protocol import States, Transducer, Windows, check_features, try_transducer, zero_state
-from device_sdk.runtimes.streaming import TAIL, next_contexts
+from device_sdk.runtimes.streaming import TAIL, next_contexts, start_states
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -131,10 +131,8 @@ class ExecutorchStreamingTransducer(_Programs):
     def encode(self, features: Float, state: States | None = None) -> tuple[Float, States]:
         check_features(self.architecture.mel_bins, self.windows, features)
         run, encoded = self._encoder, list[Float]()
-        if state is None:
-            state = tuple(np.zeros(each.shape, each.kind) for each in self.architecture.states)
         with self._lock:
-            following = [run.tensor(each) for each in state]
+            following = [run.tensor(each) for each in (start_states(self.architecture) if state is None else state)]
             for at in range(0, len(features) - self.windows.size + 1, self.windows.shift):
                 rows, *following = run(run.tensor(features[None, at : at + self.windows.size]), *following)
                 encoded.append(rows.numpy()[0])

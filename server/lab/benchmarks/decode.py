@@ -16,7 +16,7 @@ from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.onnxruntime import PRECISIONS, Precision
 from export.benchmarks import decode
 from server.lab.corpora import Corpus, open_corpus
-from server.lab.corpora.roles import UNHEARD, scoring
+from server.lab.corpora.roles import UNHEARD, card_voices, scoring
 from server.lab.evaluation.scores import evaluate
 
 PRUNED, INT8 = 0.1, 0.3  # points of word error that they may cost
@@ -39,7 +39,7 @@ def unseen_speech(bundle: Bundle) -> Corpus | None:
     folder = Path(data) / "barista" if data else None
     if folder is None or not folder.is_dir():
         return None
-    return open_corpus(f"barista:{folder}", UNHEARD, role=scoring(bundle.manifest.training.get("voices")))
+    return open_corpus(f"barista:{folder}", UNHEARD, role=scoring(card_voices(bundle)))
 
 
 def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:

@@ -68,7 +68,7 @@ def command(
     from device_sdk.bundle import Bundle
     from device_sdk.checks import check_choice
     from device_sdk.runtimes.onnxruntime import PRECISION_CHOICES
-    from server.lab.corpora.roles import ROLES, UNHEARD, scoring
+    from server.lab.corpora.roles import ROLES, UNHEARD, card_voices, scoring
 
     for option, file in (("--output", output), ("--plot", plot)):
         if file is not None and not file.parent.is_dir():
@@ -82,7 +82,7 @@ def command(
         raise ConfigurationError(f"--voices {unknown[0]}: expected one of {', '.join(ROLES)}")
     check_choice("--precision", precision, PRECISION_CHOICES)
     loaded = Bundle.open(None if bundle == "default" else bundle)
-    role, roles = scoring(loaded.manifest.training.get("voices")), cast("Sequence[Role]", voices or UNHEARD)
+    role, roles = scoring(card_voices(loaded)), cast("Sequence[Role]", voices or UNHEARD)
     selected = [_selected(source, roles, role, only, limit, seed) for source in data]
     if any(not of.keys() <= set(UNHEARD) for _, of in selected):
         typer.echo("these figures are also of voices that bundles are trained on or chosen by", err=True)

@@ -39,7 +39,7 @@ Seed = Annotated[int, typer.Option(help="Decides sentences, order and first weig
 def rnnt(
     out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run goes on from its checkpoint.")],
     preset: Annotated[
-        str, typer.Option(help="tiny, small, bench, paper or zipformer-small, -medium, -large.")
+        str, typer.Option(help="tiny, small, medium, bench, paper or zipformer-small, -medium, -large.")
     ] = "small",
     minutes: Annotated[float | None, typer.Option(help="Budget of training time (default: 60).")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,

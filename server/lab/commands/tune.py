@@ -146,11 +146,11 @@ def _begin(
 ) -> tuple[Bundle, list[Corpus], dict[str, Any]]:
     """The bundle, the voices of a role, and what every report begins with."""
     from device_sdk.bundle import Bundle
-    from server.lab.corpora.roles import role_of
+    from server.lab.corpora.roles import card_voices, role_of
 
     opened = Bundle.open(bundle)
     factors = read_numbers("--speeds", speeds, float, "numbers like 0.8,1.25")
-    of = partial(role_of, listed=opened.manifest.training.get("voices"))
+    of = partial(role_of, listed=card_voices(opened))
     corpora = [_played(source, role, of, factors, seed, limit) for source in data or [f"made:{role}"]]
     report = {"command": command_line(), "data": [corpus.summary() for corpus in corpora], "speeds": factors}
     return opened, corpora, report

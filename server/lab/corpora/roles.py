@@ -14,13 +14,15 @@ from importlib.resources import files
 from itertools import accumulate
 from typing import Any, Literal, cast, get_args
 
+from device_sdk.bundle import Bundle
+
 Role = Literal["base", "development", "devices", "heldout"]
 ROLES: tuple[Role, ...] = get_args(Role)
 UNHEARD: tuple[Role, ...] = ("devices", "heldout")
 """Neither trained on nor chosen by."""
 
 Listed = Mapping[str, Mapping[str, Collection[str]]]
-"""Kind of corpus -> role -> voices, as a bundle's card has them (``training["voices"]``)."""
+"""Kind of corpus -> role -> voices, as a bundle's card has them."""
 
 RoleOf = Callable[[str, str], Role]
 """(kind of corpus, voice) -> what the voice is for."""
@@ -58,6 +60,11 @@ def voice_of(kind: str, speaker: str, text: str | None) -> str:
     words = " ".join(re.findall(r"[a-z']+", (text or "").lower()))
     digest = hashlib.blake2b(words.encode(), digest_size=1, person=b"idiolect voice").digest()
     return f"part-{100 * digest[0] // 256:02d}"
+
+
+def card_voices(bundle: Bundle) -> Listed:
+    """The voices of a bundle's card; none where it names none."""
+    return bundle.manifest.training.get("voices") or {}
 
 
 def scoring(listed: Listed | None) -> RoleOf:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from device_sdk.errors import DataError
-from server.lab.corpora.readers import read_jsonl
+from server.lab.corpora.readers import DIGITS, read_jsonl
 from server.lab.corpora.roles import Role, role_of, voice_of
 from server.lab.corpora.utterance import clean
 
@@ -26,7 +26,7 @@ MEETINGS: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
 """corpus -> role -> how the names of its meetings begin; the first that fits."""
 
 _ONES = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *(*DIGITS, "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
@@ -65,7 +65,7 @@ def _said(found: re.Match[str]) -> str:
         minute = int(found["minute"])
         words = [cardinal(int(found["hour"])), "oh" if 0 < minute < 10 else "", cardinal(minute) if minute else ""]
     elif len(whole) > 12 or (whole[0] == "0" and len(whole) > 1):
-        words = [_ONES[int(digit)] for digit in whole]
+        words = [DIGITS[int(digit)] for digit in whole]
     elif found["th"]:
         words = [ordinal(int(whole))]
     elif (
@@ -78,7 +78,7 @@ def _said(found: re.Match[str]) -> str:
             cardinal(year) if year else "",
         ]
     else:
-        words = [cardinal(int(whole)), *(["point", *(_ONES[int(digit)] for digit in part)] if part else [])]
+        words = [cardinal(int(whole)), *(["point", *(DIGITS[int(digit)] for digit in part)] if part else [])]
         words += [_MONEY[money] + "s" * (whole != "1")] if money else []
     return f" {' '.join(words)} "
 

@@ -13,7 +13,7 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
 from device_sdk.personalization.rescorer import Rescorer
 from server.lab.corpora import Corpus, open_corpus
-from server.lab.corpora.roles import ROLES, scoring
+from server.lab.corpora.roles import ROLES, card_voices, scoring
 from server.lab.evaluation.scores import evaluate
 from server.rounds.evaluation import Evaluation
 
@@ -59,5 +59,5 @@ def word_error_gate(bundle: Path | None, sources: Sequence[str], tolerance: floa
     """On the corpora that ``idiolect serve --held-out`` names, but for voices that the bundle was trained on; bundle:
     None is the default one."""
     opened = Bundle.open(bundle)
-    role = scoring(opened.manifest.training.get("voices"))
+    role = scoring(card_voices(opened))
     return WordErrorGate(opened, [open_corpus(source, ROLES[1:], role=role) for source in sources], tolerance)

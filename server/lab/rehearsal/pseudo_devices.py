@@ -21,7 +21,7 @@ from device_sdk.runtimes.protocol import Gradients
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.transcripts import check_letters, transcript
 from server.lab.corpora import open_corpus
-from server.lab.corpora.roles import rehearsal
+from server.lab.corpora.roles import card_voices, rehearsal
 from server.lab.corpora.utterance import Utterance
 from server.plans.round import RoundSettings
 
@@ -110,7 +110,7 @@ def pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices
     """Of the corpora that ``idiolect serve --rehearsal`` names, but for voices that are for something else than
     training; bundle: None is the default one."""
     opened = Bundle.open(bundle)
-    role = rehearsal(opened.manifest.training.get("voices"))
+    role = rehearsal(card_voices(opened))
     corpora = [open_corpus(source, ("base",), role=role) for source in sources]
     return PseudoDevices(opened, [utterance for corpus in corpora for utterance in corpus.utterances])
 

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from device_sdk.bundle import Bundle
+from server.lab.corpora.roles import card_voices
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
 from server.lab.simulation.population import Population, gather_all
@@ -27,7 +28,7 @@ def simulate(
     with the dashboard's address and the operator's token when the server whose state is kept has come up. Raises
     DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is."""
     bundle = Bundle.open(settings.bundle)
-    voices = bundle.manifest.training.get("voices", {})
+    voices = card_voices(bundle)
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
         populations = gather_all(settings.source, settings.seeds, settings.shape, voices, Path(name), tell)
         runs = _run_all(settings, populations, Path(name), tell, announce)
