@@ -2,9 +2,10 @@
 
 Every session asks the server what it waits for and answers until there is nothing to answer. What the device keeps of
 the round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
-come back where the sum is taken without this device, or not at all. Where they may be in a sum they stay off the books:
-once the device has revealed its shares, whatever the server says of the group then, and where the device itself stops,
-because the server showed it something that no honest server would."""
+come back where the server says that the sum is taken without this device, or not at all. Where they may be in a sum
+they stay off the books: once the device has revealed its shares, whatever the server says of the group then; where the
+server does not know the round, since it may have been restored from a time before it took the sum; and where the device
+itself stops, because the server showed it something that no honest server would."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def take_part(
     except Refused as error:
         if not reports.is_final(error):
             raise
-        return _leave(who, model_state, _read(model_state.store, who) or kept, str(error))
+        return _leave(who, model_state, _read(model_state.store, who) or kept, str(error), restore=False)
 
 
 def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recent, kept: Participation) -> Progress:

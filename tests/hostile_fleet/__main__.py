@@ -155,6 +155,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
         "rounds": Counter(books.states.values()),
         "rounds of the lost server": Counter(lost.states.values()),
         "reports": found,
+        "reports of which no server can tell": sum(len(each.unsure) for each in members),
         "median of the longest gaps, s": round(gaps[len(gaps) // 2], 1),
         "server's memory at most, MB": round(server.peak_bytes / 1e6),
         "failures of honest check-ins": dict(sum((each.failures for each in members), Counter()).most_common(12)),

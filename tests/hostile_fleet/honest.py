@@ -2,7 +2,8 @@
 
 Every device owns a word, says it ``WEIGHT`` times, far above the least noise that devices can be asked for, and says it
 again only when the server has answered for it. So in every release a word's count is ``WEIGHT`` where its owner was
-told that its report counts, and 0 elsewhere: more is counting twice, less is loss."""
+told that its report counts, and 0 elsewhere: more is counting twice, less is loss. Where it was told neither, its
+counts being off its books for good, one and none are both right."""
 
 import threading
 import time
@@ -26,8 +27,9 @@ KEY = bytes(range(32))
 @dataclass
 class Honest:
     """One device. word: its own. said: how often it was said; holding: whether the last time waits for a report.
-    counted: the rounds in which it was told that a report of its word counts. refused: what it was told else, with how
-    often; failures: what check-ins ended with. successes: when one went through, in seconds of time.monotonic."""
+    counted: the rounds in which it was told that a report of its word counts; unsure: those of which nobody can tell.
+    refused: what it was told else, with how often; failures: what check-ins ended with. successes: when one went
+    through, in seconds of time.monotonic."""
 
     device: Device
     word: str
@@ -35,6 +37,7 @@ class Honest:
     said: int = 0
     holding: bool = False
     counted: list[str] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     begun: float = field(default_factory=time.monotonic)
@@ -67,6 +70,9 @@ class Honest:
         for sent in report.sent:
             if sent.refused is not None:
                 self.refused[_shorten(sent.refused)] += 1
+                if self.holding and not self.device._model_state.cache.pending.any():
+                    self.unsure.append(sent.round_id)
+                    self.holding = False
             elif sent.kind == "marginals" and self.holding:  # else it took part with nothing to report
                 self.counted.append(sent.round_id)
                 self.holding = False

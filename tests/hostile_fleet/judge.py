@@ -48,17 +48,18 @@ def read_books(database: Path) -> Books:
 def counted_once(members: Sequence[Honest], words: Sequence[str], books: Iterable[Books]) -> dict[str, int]:
     """How many of the reports that honest devices were told count are in the published releases ``once``, ``twice`` or
     more often, or ``lost`` although their round was published; ``unpublished``: in rounds that ended without;
-    ``unsaid``: counts of an honest device's word in a release that it was never told of."""
+    ``unsaid``: counts of an honest device's word in a release that it was never told of, where it has its counts back
+    or had none to give."""
     released = {name: counts for each in books for name, counts in each.released.items()}
     found: Counter[str] = Counter(once=0, twice=0, lost=0, unpublished=0, unsaid=0)
     for member in members:
-        place, told = words.index(member.word), Counter(member.counted)
+        place, told, unsure = words.index(member.word), Counter(member.counted), Counter(member.unsure)
         found["unpublished"] += sum(times for name, times in told.items() if name not in released)
         for name, counts in released.items():
             seen = round(int(counts[place]) / (WEIGHT * FIXED_POINT))
             found["once"] += min(seen, told[name], 1)
             found["lost"] += max(told[name] - seen, 0)
-            found["twice" if told[name] else "unsaid"] += max(seen - told[name], 0)
+            found["twice" if told[name] or unsure[name] else "unsaid"] += max(seen - told[name] - unsure[name], 0)
     return dict(found)
 
 

@@ -19,8 +19,8 @@ def books(**released: list[int]) -> Books:
     return Books(dict.fromkeys(counts, "published"), counts, counts)
 
 
-def member(word: str, *counted: str) -> Any:
-    return SimpleNamespace(word=word, counted=list(counted))
+def member(word: str, *counted: str, unsure: str = "") -> Any:
+    return SimpleNamespace(word=word, counted=list(counted), unsure=list(unsure))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,8 @@ def member(word: str, *counted: str) -> Any:
         ([member("lamp", "a")], {"a": [0, 2 * ONE, 0]}, {"once": 1, "twice": 1}),
         ([member("lamp", "a", "b")], {"a": [0, ONE, 0]}, {"once": 1, "unpublished": 1}),
         ([member("door")], {"a": [0, 0, ONE]}, {"unsaid": 1}),
+        ([member("lamp", "b", unsure="ac")], {"a": [0, ONE, 0], "b": [0, ONE, 0], "c": [0, 0, 0]}, {"once": 1}),
+        ([member("lamp", unsure="a")], {"a": [0, 2 * ONE, 0]}, {"twice": 1}),
         ([member("lamp", "a"), member("door", "b")], {"a": [0, ONE, 0], "b": [0, 0, ONE]}, {"once": 2}),
     ],
 )

@@ -236,6 +236,26 @@ def test_counts_whose_mask_was_given_away_never_come_back(three, tmp_path, tiny_
             assert device.check_in(server.url).sent == ()
 
 
+def test_counts_that_a_lost_server_may_have_summed_never_come_back(three: list[Device], server: Site) -> None:
+    """A server that was restored from before the round does not say whether the lost one took the sum."""
+    open_round(server)
+    turns = itertools.cycle(three)
+    while all(map(pending, three)):
+        next(turns).check_in(server.url, ENROLMENT)
+    given = [pending(device) == 0 for device in three]
+    assert not any(map(revealed, three))
+    forgot = httpx.Response(404, json={"version": 1, "code": "unknown_round", "detail": "no such round"})
+    line = httpx.HTTPTransport()
+
+    def forget(request: httpx.Request) -> httpx.Response:
+        return forgot if request.url.path.endswith("/aggregation") else line.handle_request(request)
+
+    with Client(server.url, transport=httpx.MockTransport(forget)) as client:
+        for device, gave in zip(three, given, strict=True):
+            (sent,) = device.check_in(client).sent
+            assert "unknown_round" in (sent.refused or "") and (pending(device) == 0) == gave
+
+
 def revealed(device: Device) -> bool:
     """Whether the device's state says that it gave its shares away."""
     store = device._model_state.store
