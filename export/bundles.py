@@ -67,7 +67,7 @@ def write_bundle(
     weight_files.check(architecture, weights, "weights to export")
     files: dict[str, bytes] = {
         **(build_graphs(architecture) if isinstance(architecture, Architecture) else graphs or {}),
-        "weights.safetensors": weight_files.serialize(weights),
+        "weights.safetensors": weight_files.serialize(weight_files.halved(weights)),
         "tokenizer.model": tokenizer_model,
         "words.txt": words.text().encode(),
         "background.safetensors": weight_files.serialize({"unigram": np.asarray(background, np.float64)}),

@@ -82,6 +82,13 @@ def unpack(architecture: AnyArchitecture, packed: bytes) -> dict[str, Float]:
     }
 
 
+def halved(weights: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """The same in float16 where that holds every value of a tensor exactly; :func:`read` restores it."""
+    with np.errstate(over="ignore"):
+        half = {name: value.astype(np.float16) for name, value in weights.items()}
+    return {name: half[name] if (half[name] == value).all() else value for name, value in weights.items()}
+
+
 def serialize(weights: Mapping[str, NDArray[np.generic]]) -> bytes:
     """Safetensors bytes; the same weights give the same bytes."""
     from safetensors.numpy import save
@@ -90,11 +97,13 @@ def serialize(weights: Mapping[str, NDArray[np.generic]]) -> bytes:
 
 
 def read(content: bytes, source: str) -> dict[str, NDArray[np.generic]]:
-    """Tensors of a safetensors file's bytes. Raises :class:`BundleError` where it is damaged."""
+    """Tensors of a safetensors file's bytes, float16 restored to float32. Raises :class:`BundleError` where it is
+    damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
-        return load(content)
+        tensors = load(content)
     except (SafetensorError, KeyError, ValueError) as error:
         raise BundleError(f"{source}: not a readable safetensors file ({error})") from error
+    return {name: each.astype(np.float32) if each.dtype == np.float16 else each for name, each in tensors.items()}

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from device_sdk.bundle import weights as weight_files
 from device_sdk.errors import ConfigurationError
 from server.commands.operators import Answer, command, line, moment, table
 from server.operators.client import OperatorClient
@@ -145,11 +146,12 @@ def lineage(
 
 def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:
     """The bytes to push and the version's name."""
+    from server.aggregation.weights_file import dump_weights
+
     if source.is_file() and source.suffix == ".safetensors":
         if version is None:
             raise typer.BadParameter("a weights file does not name its version; give one", param_hint="--version")
-        return source.read_bytes(), version
-    from server.aggregation.weights_file import dump_weights
+        return dump_weights(weight_files.read(source.read_bytes(), str(source))), version
     from server.registry.initial import initial_from_bundle
 
     bundle = initial_from_bundle(source)

@@ -45,6 +45,14 @@ def test_a_bundle_is_replaced_only_by_a_good_one(suffix: str, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == [out.name]  # no half-written bundle left behind
 
 
+def test_weights_that_float16_holds_take_half_the_room(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    half = {name: np.float32(np.float16(value)) for name, value in tiny_bundle.weights.items()}
+    found = Bundle.open(rewrite(tiny_bundle, tmp_path / "half", weights=half))
+    assert all(np.array_equal(found.weights[name], value) for name, value in half.items())
+    sizes = [bundle.file("weights.safetensors").stat().st_size for bundle in (found, tiny_bundle)]
+    assert sizes[0] < 0.55 * sizes[1]
+
+
 def test_something_else_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "important.txt").write_text("keep")

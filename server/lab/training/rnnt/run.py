@@ -12,8 +12,8 @@ import numpy as np
 import sentencepiece
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
+from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import BLANK
 from export.networks.stateless import StatelessTransducer
 from export.zipformer import export_zipformer
@@ -113,15 +113,16 @@ class _Result:
     def export(self, record: Mapping[str, Any], folder: Path | None = None) -> None:
         folder = folder or self.out
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "weights.safetensors", save(self.task.weights()))
+        weights = weight_files.halved(self.task.weights())
+        write_atomically(folder / "weights.safetensors", weight_files.serialize(weights))
         described = {**self.details, "result": dict(record)}
         write_atomically(folder / "training.json", json.dumps(described, indent=2).encode())
 
 
 def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
-    """Set the blank's bias, count word errors and export what the trainer has chosen. Returns the log's last line. The
-    bias is lowered by what makes fewest word errors on the development utterances, if there are any: trained through
-    noise and masks, a small transducer is shy, most of its errors are words left out."""
+    """Set the blank's bias, round to float16, count word errors and export what the trainer has chosen. Returns the
+    log's last line. The bias is lowered by what makes fewest word errors on the development utterances, if there are
+    any: trained through noise and masks, a small transducer is shy, most of its errors are words left out."""
     task = result.task
     bias, shyness = task.module.network.joiner_output.bias.data, 0.0
     before = bias.clone()
@@ -133,6 +134,7 @@ def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
             tried[nats] = sum(rates) / len(rates)
         shyness = min(tried, key=lambda nats: tried[nats])
     bias[BLANK] = before[BLANK] - shyness
+    task.module.network.from_parameters({name: np.float32(np.float16(value)) for name, value in task.weights().items()})
     record = {**trainer.at.record, "blank_lowered_by": shyness}
     if trainer.watched:
         record["wer"] = trainer.errors()

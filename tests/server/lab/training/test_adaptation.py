@@ -101,7 +101,7 @@ def test_a_recognizer_goes_on_in_another_language(tmp_path: Path, tiny_bundle: B
     weights, before = load_file(out / "weights.safetensors"), tiny_bundle.weights
     RNNT(replace(TINY, pieces=48)).from_parameters(weights)
     for name, value in weights.items():
-        same = value.shape == before[name].shape and np.array_equal(value, before[name])
+        same = value.shape == before[name].shape and np.array_equal(value, before[name].astype(np.float16))
         assert same == (name.startswith(("encoder.0.", "features.")) or name == "predictor.0.R"), name
     described = json.loads((out / "training.json").read_text())
     assert (described["language"], described["fresh_pieces"]) == ("fr", True)

@@ -94,7 +94,9 @@ def test_a_run_may_go_on_from_a_trained_network(tmp_path: Path, pieces: bytes) -
     result = train_rnnt(recipe, Mixture(), pieces, tmp_path / "run", begin=given)
     assert result["phase"] == "rnnt" and result["rnnt"] > 0 and not {"ctc", "flat"} & result.keys()
     for name, value in load_file(tmp_path / "run" / "weights.safetensors").items():
-        np.testing.assert_allclose(value, given[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        half = given[name].astype(np.float16)
+        np.testing.assert_allclose(value, half, rtol=2e-3, atol=1e-6, err_msg=name)  # of a step, and one last bit
+        assert value.dtype == np.float16
 
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path, pieces: bytes) -> None:
