@@ -1,8 +1,7 @@
 """Pelikan et al. 2023 in miniature: federated learning of speech with differential privacy, clipped by layer or not.
 
-python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3 [--recipe FILE] [--ray ADDRESS]"""
+python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3 [--recipe FILE]"""
 
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from examples import runner
 from examples.pelikan_2023.experiment import Experiment, Scale
 from examples.pelikan_2023.recipe import read_recipe, read_recipes
 from examples.pelikan_2023.tables import chart, remarks, summary, table
-from server.lab.simulation.engine.rounds import RaySpread
 from server.lab.simulation.progress import progress
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -25,10 +23,6 @@ def main(
     seeds: runner.Seeds = 3,
     rows: runner.Only = None,
     recipe: Annotated[list[Path] | None, typer.Option(help="A row of your own (TOML) instead of the paper's.")] = None,
-    ray: Annotated[
-        str | None, typer.Option(help="A Ray cluster that computes the clients: ray://host:10001 or local.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="With --ray: groups of clients under way at a time.")] = None,
     full: runner.Full = False,
     json_: runner.AsJson = False,
     output: runner.Output = None,
@@ -38,10 +32,8 @@ def main(
     recipes = [read_recipe(path) for path in recipe] if recipe else read_recipes(RECIPES)
     chosen = runner.choose({each.name: each for each in recipes}, rows)
     results = []
-    with ExitStack() as stack:
-        tell = stack.enter_context(progress())
-        spread = None if ray is None else stack.enter_context(closing(RaySpread(ray, workers)))
-        experiment = Experiment(work, Scale.full() if full else Scale(), tell, spread)
+    with progress() as tell:
+        experiment = Experiment(work, Scale.full() if full else Scale(), tell)
         for seed in range(1, seeds + 1):
             for each in chosen:
                 results.append(experiment.row(each, seed))

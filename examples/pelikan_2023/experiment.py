@@ -18,7 +18,7 @@ from examples.pelikan_2023.speech import Speech, SpokenScale, dictate, shuffle
 from examples.runner import digest, keep, keep_weights
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
-from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters, run_rounds
+from server.lab.simulation.engine.rounds import Diverged, engine, parameters, run_rounds
 from server.lab.simulation.engine.settings import EngineSettings
 from server.lab.simulation.engine.state import spent
 from server.lab.simulation.engine.tasks import SpeechCTC, summary
@@ -75,12 +75,11 @@ class Row:
 
 
 class Experiment:
-    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing. spread: who
-    computes rounds; None is this process."""
+    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing."""
 
-    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, spread: Spread | None = None) -> None:
+    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None) -> None:
         torch.set_num_threads(1)
-        self.work, self.scale, self.tell, self.spread = work / digest(scale), scale, tell, spread
+        self.work, self.scale, self.tell = work / digest(scale), scale, tell
         make = partial(dictate, scale.spoken, DATA, self.work / "speech", partial(tell, "speech"))
         self.speech: Callable[[], Speech] = lru_cache(maxsize=1)(make)
 
@@ -100,7 +99,7 @@ class Experiment:
         if recipe.begin != "only":
             masks, alphabet = MASKS if recipe.masks else None, ALPHABETS["en"]
             remembered = Spoken([[e for voice in speech.server for e in voice]], alphabet, masks)
-            plan = engine(settings, task, Spoken(voices, alphabet, masks), remembered, self.spread)
+            plan = engine(settings, task, Spoken(voices, alphabet, masks), remembered)
             told = partial(self.tell, f"{recipe.name}, seed {seed}")
             folder = self.work / "states" / f"{recipe.name}-{seed}-{digest(recipe)}"
             try:

@@ -1,11 +1,10 @@
-"""Work done on a Ray cluster: one function over many items, with results in their order; and leaves folded there, by
-machines that reach the same blobs (a shared folder or an object store)."""
+"""Leaves folded on a Ray cluster, by machines that reach the same blobs (a shared folder or an object store)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraError, StateError
 from server.aggregation.processes import THREADS
@@ -14,17 +13,16 @@ from server.aggregation.tree_reduction import Leaf, bounded_map, fold_leaf
 if TYPE_CHECKING:
     from server.aggregation.deltas import DeltaSum
 
-Item = TypeVar("Item")
 
-
-class RayCluster:
-    """Owns a connection to Ray, made with the first work that it is given. Its machines have this server installed.
-    Results come back through Ray's object store, where they are read in place. Ray repeats what a lost machine was
+class RayWorkers:
+    """Owns a connection to Ray, made with the first round that is folded. Its machines have this server installed.
+    Partial sums come back through Ray's object store, where they are read in place. Ray repeats what a lost machine was
     working on."""
 
-    def __init__(self, address: str, count: int | None = None) -> None:
-        """address: ``ray://host:10001``, ``auto``, or ``local`` for a cluster of this machine only. count: items under
-        way at a time; None: one for each processor of the cluster. MissingExtraError: Ray is not installed."""
+    def __init__(self, place: Path | str, address: str, count: int | None = None) -> None:
+        """place: of the blobs, as every machine reaches it. address: ``ray://host:10001``, ``auto``, or ``local`` for a
+        cluster of this machine only. count: leaves under way at a time; None: one for each processor of the cluster.
+        MissingExtraError: Ray is not installed."""
         if count is not None and count < 1:
             raise ConfigurationError(f"workers: found {count}, expected at least 1")
         try:
@@ -32,25 +30,16 @@ class RayCluster:
         except ImportError as error:
             raise MissingExtraError(f"ray {address}: {error}; run: pip install 'idiolect-server[ray]'") from error
         self._ray: Any = ray
-        self._address, self._count = address, count
+        self._place, self._address, self._count = place, address, count
         self._connected = False
-        self.session = 0
-        """Counts connections: what was kept for an earlier one is gone."""
-        self._functions: dict[Callable[..., Any], Any] = {}
 
-    def keep(self, value: Any) -> Any:
-        """Something that many items need, brought to every machine once: for :meth:`map`, in this :attr:`session`."""
+    def fold(self, tasks: Iterable[Leaf]) -> Iterator[DeltaSum]:
+        """Raises what folding raises, where that is an error of this project; StateError where Ray fails."""
         self._connect()
-        return self._ray.put(value)
-
-    def map(self, function: Callable[..., Any], shared: Sequence[Any], items: Iterable[Item]) -> Iterator[Any]:
-        """``function(*shared, item)`` of every item. shared: any values, or what :meth:`keep` gave. Raises what the
-        function raises, where that is an error of this project; StateError where Ray fails."""
-        self._connect()
-        remote = self._functions.setdefault(function, self._ray.remote(function))
+        remote = self._ray.remote(_fold)
         try:
             count = self._count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-            yield from bounded_map(items, lambda item: remote.remote(*shared, item), self._result, count)
+            yield from bounded_map(tasks, lambda leaf: remote.remote(self._place, leaf), self._result, count)
         except self._ray.exceptions.RayError as error:
             self.close()
             raise StateError(f"ray {self._address}: {type(error).__name__}: {_first_line(error)}") from error
@@ -58,8 +47,6 @@ class RayCluster:
     def close(self) -> None:
         if self._connected:
             self._connected = False
-            self.session += 1
-            self._functions.clear()
             self._ray.shutdown()
 
     def _connect(self) -> None:
@@ -84,26 +71,12 @@ class RayCluster:
             raise
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-class RayWorkers:
-    """Owns a :class:`RayCluster`, which is reached with the first round that is folded."""
-
-    def __init__(self, place: Path | str, address: str, count: int | None = None) -> None:
-        """place: of the blobs, as every machine reaches it. address, count: of the cluster."""
-        self._place, self._cluster = place, RayCluster(address, count)
-
-    def fold(self, tasks: Iterable[Leaf]) -> Iterator[DeltaSum]:
-        return self._cluster.map(_fold, [self._place], tasks)
-
-    def close(self) -> None:
-        self._cluster.close()
-
-
 def _fold(place: Path | str, leaf: Leaf) -> DeltaSum:
     """On a machine of the cluster."""
     from server.storage.objects import open_blobs
 
     return fold_leaf(open_blobs(place, tidy=False), leaf)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -6,7 +6,7 @@ import ctypes
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from device_sdk.errors import ConfigurationError, LearningError
 from server.aggregation import deltas, optimizers
 from server.aggregation.deltas import DeltaSum
 from server.aggregation.optimizers import update_norm
-from server.aggregation.ray_cluster import RayCluster
 from server.lab.simulation.engine.population import Arrays, Population, Task, cohort, load, steps
 from server.lab.simulation.engine.settings import EngineSettings
 from server.lab.simulation.engine.state import State, add_noise, store
@@ -38,28 +37,13 @@ _NEVER = 2_000_000_000
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What stays the same from round to round. remembered: transcribed examples of the server, one client's, for the
-    held-out step; None without. spread: who computes a round's parts; None is this process."""
+    held-out step; None without."""
 
     settings: EngineSettings
     task: Task
     population: Population
     worker: Worker
     remembered: Population | None = None
-    spread: Spread | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Clients of one round that are computed at once, by whoever: what they give depends on this and the published
-    weights alone. start: place of the first of them among those that report."""
-
-    number: int
-    start: int
-    clients: tuple[int, ...]
-
-
-Spread = Callable[[Engine, Mapping[str, Tensor], Iterable[Part]], Iterator[Sent]]
-"""Computes parts elsewhere, from the published weights; gives what :func:`compute` gives, in their order."""
 
 
 class Diverged(LearningError):
@@ -71,18 +55,14 @@ class Diverged(LearningError):
 
 
 def engine(
-    settings: EngineSettings,
-    task: Task,
-    population: Population,
-    remembered: Population | None = None,
-    spread: Spread | None = None,
+    settings: EngineSettings, task: Task, population: Population, remembered: Population | None = None
 ) -> Engine:
     """Raises ConfigurationError for settings that the network or the data cannot follow."""
     if remembered is None and settings.held_out is not None:
         raise ConfigurationError("held_out: found a plan without examples of the server; give remembered")
     if settings.cohort > (most := len(population)):
         raise ConfigurationError(f"cohort: found {settings.cohort}, expected at most the {most} clients there are")
-    return Engine(settings, task, population, worker(task, settings), remembered, spread)
+    return Engine(settings, task, population, worker(task, settings), remembered)
 
 
 def parameters(task: Task) -> Arrays:
@@ -134,8 +114,8 @@ def _mean(
     layers: Counter[str] = Counter()
     total, reference = deltas.init({name: tuple(base[name].shape) for name in _trained(run.task)}), math.inf
     size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
-    parts = [Part(number, start, tuple(reporting[start : start + size])) for start in range(0, len(reporting), size)]
-    for sent in (compute(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts):
+    for start in range(0, len(reporting), size):
+        sent = _compute(run, base, number, start, reporting[start : start + size])
         losses += sent.losses.tolist()
         norms += sent.norms.tolist()
         layers.update({name: float(values.sum()) for name, values in sent.layers.items()})
@@ -157,12 +137,13 @@ def _mean(
     return deltas.finish(total, count), {**figures, "layers": by_layer}
 
 
-def compute(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
-    """What the clients of a part send, added up. base: the published weights by parameter."""
+def _compute(run: Engine, base: Mapping[str, Tensor], number: int, start: int, clients: Sequence[int]) -> Sent:
+    """What clients of a round send that are computed at once, added up. base: the published weights by parameter.
+    start: place of the first of them among those that report."""
     settings, population = run.settings, run.population
-    with _seeded(settings.seed, part.number, _TORCH, part.start):
-        batches = [steps(settings.local, population, client, (settings.seed, part.number)) for client in part.clients]
-        examples = np.array([population.examples(client) for client in part.clients], np.float64)
+    with _seeded(settings.seed, number, _TORCH, start):
+        batches = [steps(settings.local, population, client, (settings.seed, number)) for client in clients]
+        examples = np.array([population.examples(client) for client in clients], np.float64)
         return run.worker(base, Group(batches, _weigh(settings, examples), settings.weighting == "word_error"))
 
 
@@ -256,32 +237,3 @@ def keep_freed_memory() -> bool:
     except (OSError, TypeError, AttributeError):  # Windows, macOS, musl
         return False
     return bool(mallopt(_TRIM_THRESHOLD, _NEVER) and mallopt(_MMAP_THRESHOLD, _NEVER))
-
-
-class RaySpread:
-    """Computes parts on a Ray cluster, to the same bits as in this process. Owns a
-    :class:`~server.aggregation.ray_cluster.RayCluster`. Network and population reach its machines once, the published
-    weights once a round; every worker has one thread."""
-
-    def __init__(self, address: str, count: int | None = None) -> None:
-        """address, count: as of the cluster."""
-        self._cluster = RayCluster(address, count)
-        self._kept: tuple[Engine | None, int, Any] = None, 0, None
-
-    def __call__(self, run: Engine, base: Mapping[str, Tensor], parts: Iterable[Part]) -> Iterator[Sent]:
-        known, session, kept = self._kept
-        if known is not run or session != self._cluster.session:
-            kept = self._cluster.keep(replace(run, spread=None))
-            self._kept = run, self._cluster.session, kept
-        return self._cluster.map(_compute, [kept, self._cluster.keep(dict(base))], parts)
-
-    def close(self) -> None:
-        self._kept = None, 0, None
-        self._cluster.close()
-
-
-def _compute(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
-    """On a machine of the cluster."""
-    torch.set_num_threads(1)
-    copies = {name: values.clone() for name, values in base.items()}  # Ray's own cannot be written to
-    return compute(run, copies, part)

@@ -1,6 +1,5 @@
 """The algebra that every strategy must keep, and the same numbers as the server's own aggregation."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.errors import ConfigurationError, DataError, PrivacyError, StateError
+from device_sdk.errors import ConfigurationError, DataError, PrivacyError
 from server.aggregation import deltas, optimizers
 from server.lab.simulation.engine.population import Arrays, Held, Task, cohort, reassign
 from server.lab.simulation.engine.population import load as put
-from server.lab.simulation.engine.rounds import Engine, Part, RaySpread, apply, engine, init, parameters
+from server.lab.simulation.engine.rounds import apply, engine, init, parameters
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork, Privacy, Way
 from server.lab.simulation.engine.state import State, add_noise, charge, load, spent, store
 from server.lab.simulation.engine.tasks import evaluate, summary
@@ -234,36 +233,3 @@ def test_scores_of_clients_leave_filling_out() -> None:
     whole = summary(full)
     assert whole["error"] == sum(s.wrong for s in alone) / sum(s.counted for s in alone)
     assert whole["worst_tenth"] >= whole["mean"]
-
-
-@pytest.fixture(scope="module")
-def spread() -> Iterator[RaySpread]:
-    pytest.importorskip("ray")
-    found = RaySpread("local", 2)
-    yield found
-    found.close()
-
-
-def two_rounds(run: Engine) -> State:
-    return apply(run, apply(run, init(run, key=KEY)))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        EngineSettings(
-            cohort=5, way="ghost", group=2, privacy=Privacy(clip_norm=0.5, noise_multiplier=0.3), local=WHOLE
-        ),
-        EngineSettings(cohort=5, way="loop", group=2, weighting="loss", local=SEVERAL),
-    ],
-    ids=["one step, noise", "several steps, by loss"],
-)
-def test_a_cluster_gives_the_same_bits(given: EngineSettings, spread: RaySpread) -> None:
-    task, held = perceptrons()
-    found, expected = (two_rounds(engine(given, task, held, None, each)) for each in (spread, None))
-    assert same_bits(found, expected)
-    run = engine(given, task, held, None, spread)
-    broken = {name: torch.zeros(2, 3, 4) for name, _ in task.network.named_parameters()}
-    with pytest.raises(StateError, match="ray local: RayTaskError"):
-        list(spread(run, broken, [Part(1, 0, (0,))]))
-    assert two_rounds(run).number == 2, "the next round finds a cluster again"
