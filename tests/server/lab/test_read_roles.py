@@ -54,7 +54,7 @@ def command(*words: str) -> Read:
 
 
 def simulation(bundle: Bundle, data: Path) -> None:
-    """What ``idiolect simulate``, examples.fleet, examples.attackers and examples/liu_2020/yardsticks.py hear."""
+    """What ``idiolect simulate``, examples.fleet and examples.attackers hear."""
     gather(f"barista:{data / 'barista'}", 1, Shape(), bundle.manifest.training.get("voices", {}), data / "speech")
 
 
