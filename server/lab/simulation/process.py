@@ -19,12 +19,11 @@ START_SECONDS, STOP_SECONDS = 180.0, 60.0
 class ServerProcess:
     """Owns an `idiolect serve` process on this machine, and its operator's connections; its state lies in ``folder``.
     bundle: what the server starts from; None is the packaged one. options: of the command, beside the defaults of a
-    simulation, a free port among them. code: Python to run instead, which writes ``ready.json`` in ``folder``.
-    StateError: it did not come up; the message ends with what it printed last."""
+    simulation, a free port among them. StateError: it did not come up; the message ends with what it printed last."""
 
     operator: OperatorClient
 
-    def __init__(self, folder: Path, bundle: str | None = None, *options: str, code: str | None = None) -> None:
+    def __init__(self, folder: Path, bundle: str | None = None, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.database = folder, folder / "server.db"
         self.token, self.operator_token = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
@@ -35,8 +34,6 @@ class ServerProcess:
         self._command += ["--ready-file", str(self._ready), "--database", str(self.database)]
         self._command += ["--blobs", str(folder / "server.blobs")]
         self._command += [*(() if bundle is None else ("--bundle", bundle)), *options]
-        if code is not None:
-            self._command = [sys.executable, "-c", code]
 
     @property
     def environment(self) -> dict[str, str]:
