@@ -14,7 +14,6 @@ from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Personal
 from examples.liu_2020.lists import Listener, listeners
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
-from server.lab.tuning.search import best
 from tests.examples.liu_2020.test_lists import WORDS, background, client
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
@@ -137,11 +136,6 @@ def test_the_default_adds_up_bounded_counts_and_suppresses_what_lies_within_the_
 
 TWO = listeners([client(f"A{number}a", number) for number in range(2)], WORDS)
 SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
-
-
-def test_a_lucky_point_does_not_win() -> None:
-    errors = {0.0: 50, 1.0: 20, 2.0: 50, 3.0: 31, 4.0: 30, 5.0: 31}
-    assert best({"marginal": tuple(errors)}, CombinationWeights(), lambda tried: errors[tried.marginal]).marginal == 4.0
 
 
 def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:

@@ -10,7 +10,6 @@ import soundfile
 
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
-from server.lab.corpora.roles import scoring
 
 
 @pytest.fixture
@@ -96,10 +95,3 @@ def test_greedy_wide_and_compared(evaluate: Callable[..., str], tmp_path: Path) 
 def test_what_does_not_fit_is_one_clear_line(evaluate: Callable[..., str], options: list[str], message: str) -> None:
     error = evaluate(*options, expected=1)
     assert message in error and "Error" in error and "Traceback" not in error
-
-
-def test_voices_of_one_part_of_the_split(evaluate: Callable[..., str]) -> None:
-    role = scoring({})
-    expected = [name for name in ("ann", "bob") if role("folder", name) == role("folder", "ann")]
-    figures = json.loads(evaluate("--json", "--speakers", "--voices", role("folder", "ann")))
-    assert list(figures["speakers"]) == expected and figures["roles"] == {role("folder", "ann"): 2 * len(expected)}

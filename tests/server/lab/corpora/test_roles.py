@@ -1,4 +1,3 @@
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -10,7 +9,6 @@ import soundfile
 from server.lab.corpora import open_corpus
 from server.lab.corpora.roles import ROLES, SPLIT, UNHEARD, Role, rehearsal, role_of, scoring, split_voices
 from server.lab.training.runs import real_recordings
-from tests.server.lab.test_read_roles import write_barista
 
 
 @pytest.mark.parametrize("kind", SPLIT)
@@ -66,15 +64,6 @@ def test_digits_come_one_by_one_from_base_voices(tmp_path: Path) -> None:
         ("three", "theo", 1600),
         ("seven", "jackson", 1600),
     }
-
-
-def test_only_sure_words_of_base_voices_are_trained_on(tmp_path: Path) -> None:
-    source = write_barista(tmp_path, ROLES)
-    rows = [json.loads(line) for line in (tmp_path / "barista.jsonl").read_text().splitlines()]
-    (unsure, *sure) = [row for row in rows if role_of("barista", row["voice_group"]) == "base"]
-    unsure["suspicious"] = "give me?"
-    (tmp_path / "barista.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert len(real_recordings(source)) == len(sure)
 
 
 @pytest.mark.data

@@ -46,23 +46,6 @@ def test_every_word_of_a_long_sentence_is_scored_once(length: int) -> None:
     assert math.log(perplexity(model, [sentence])) == pytest.approx(-np.mean(expected), abs=1e-5)
 
 
-def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
-    text = markov_text(200, 0)
-    settings = LanguageModelSettings(budget=Budget(steps=30), batch_words=256, warmup=10)
-
-    def stop(share: float, loss: float) -> None:
-        if share == 20 / 30:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_language_model(text, SHAPE, settings, stop, tmp_path)
-    shares: list[float] = []
-    model = train_language_model(text, SHAPE, settings, lambda share, _: shares.append(share), tmp_path)
-    assert 1 / 30 < shares[0] < 20 / 30 and shares[-1] == 1.0
-    straight = train_language_model(text, SHAPE, settings, None, tmp_path / "straight")
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
-
-
 def test_bad_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no sentence"):
         train_language_model([], SHAPE, LanguageModelSettings(), None, tmp_path)

@@ -184,31 +184,6 @@ def test_a_checkpoint_of_another_task_or_version_is_refused(tmp_path: Path) -> N
         trainer.run()
 
 
-def test_a_stopped_run_goes_on_with_its_rates_optimizer_and_average(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, average=0.9, checkpoint_steps=1, weight_decay=0.01)
-
-    def rates(sampler: Drawn, folder: Path, stop: int | None = None) -> tuple[list[float], Trainer[Points]]:
-        seen: list[float] = []
-
-        def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
-            if len(seen) == stop:
-                raise KeyboardInterrupt
-            seen.append(figures["learning_rate"])
-
-        trainer = Trainer(Regression(), sampler, settings, folder, observers=[observe])
-        try:
-            trainer.run()
-        except KeyboardInterrupt:
-            assert stop is not None
-        return seen, trainer
-
-    straight, whole = rates(Drawn(8), tmp_path / "straight")
-    before, _ = rates(Drawn(8), tmp_path / "stopped", 13)
-    after, resumed = rates(Drawn(8), tmp_path / "stopped")
-    assert before + after == straight
-    np.testing.assert_array_equal(weights(whole), weights(resumed))
-
-
 def test_the_average_follows_constant_weights_and_lags_a_jump() -> None:
     module = nn.Linear(2, 2)
     average = replace(SETTINGS, average=0.9).averaged(module)
