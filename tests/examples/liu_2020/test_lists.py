@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from examples.liu_2020.lists import Client, NBest, listeners, open_cache, read_c
 from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, choose_meetings, make_lists
 from examples.liu_2020.meetings import Meeting, Turn, cast, read_meetings, series_of, stages_of, utterances
 from rescoring.words import WordList
+from server.lab.corpora.text import MEETINGS
 from server.lab.corpora.voices import VARIANTS
 
 WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in "lmnr")))
@@ -137,6 +139,14 @@ def test_every_meeting_has_one_stage_and_a_series_is_never_divided() -> None:
     series = {stage: {series_of(name) for name in held} for stage, held in names.items()}
     assert {stage: len(held) for stage, held in series.items()} == {"learn": 8, "development": 3, "test": 16}
     assert not series["learn"] & series["test"] and not series["development"] & (series["learn"] | series["test"])
+
+
+@pytest.mark.data
+@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of meetings")
+def test_base_models_learn_of_no_meeting_that_the_experiment_tests_on() -> None:
+    stages = stages_of(read_meetings(Path(os.environ["IDIOLECT_DATA"]) / "ami" / "meetings.jsonl"))
+    for stage, role in (("learn", "base"), ("development", "development")):
+        assert {series_of(meeting.name) for meeting in stages[stage]} == set(MEETINGS["ami"][role])
 
 
 def test_meetings_are_chosen_from_all_series_before_a_second_of_any() -> None:
