@@ -51,27 +51,8 @@ def test_no_window_lets_more_come_than_the_server_stands(fleet, capacity, usual,
     assert found.earliest * (1 + 1e-9) >= found.latest - found.earliest, "nobody is back before the last has come"
 
 
-class MockFleet:
-    """Devices that come when they were told to, by the real windows, on a mock clock that goes on by STEP seconds."""
-
-    STEP = 20
-
-    def __init__(self, wakes: np.ndarray, capacity: float, usual: float, seed: int) -> None:
-        self.due, self.random = np.array(wakes, np.float64), np.random.default_rng(seed)
-        self.capacity, self.usual = capacity, usual
-        self.now, self.arrivals = 0, np.zeros(0, np.int64)
-
-    def step(self, seen: int, demand: Demand | None = None) -> np.ndarray:
-        """Who comes by the next step, in their order; each is told when to come back."""
-        coming = np.flatnonzero(self.due < self.now + self.STEP)
-        coming = coming[np.argsort(self.due[coming])]
-        seconds = (self.due[coming] - self.now).astype(np.int64)
-        self.arrivals = np.append(self.arrivals, np.bincount(seconds, minlength=self.STEP))
-        told = window(seen, self.capacity, self.usual, demand)
-        assert told.earliest > self.STEP, "nobody comes twice in a step"
-        self.due[coming] += self.random.uniform(told.earliest, told.latest, coming.size)
-        self.now += self.STEP
-        return coming
+STEP = 20
+"""Seconds by which the mock clock goes on."""
 
 
 def test_a_million_devices_on_a_mock_clock() -> None:
@@ -79,19 +60,24 @@ def test_a_million_devices_on_a_mock_clock() -> None:
     though the usual interval is far shorter; a round of 200,000 reports fills in time, though only 60 % of
     those that come have something to send."""
     count, capacity, goal = 1_000_000, 250.0, 200_000
-    fleet = MockFleet(np.random.default_rng(1).uniform(0, 600, count), capacity, usual=900.0, seed=2)
+    due, random = np.random.default_rng(1).uniform(0, 600, count), np.random.default_rng(2)
     ready = np.random.default_rng(3).random(count) < 0.6
-    opened, deadline, closed_at = 5000, 5000 + 7200, math.inf
+    opened, deadline, closed_at, arrivals = 5000, 5000 + 7200, math.inf, np.zeros(0, np.int64)
     reported = np.zeros(count, bool)
-    while fleet.now < 6 * 3600:
-        missing = goal - int(np.count_nonzero(reported))
-        open_now = opened <= fleet.now < min(deadline, closed_at)
-        coming = fleet.step(count, Demand(missing, deadline - fleet.now) if open_now else None)
-        if open_now:
+    for now in range(0, 6 * 3600, STEP):
+        coming = np.flatnonzero(due < now + STEP)
+        coming = coming[np.argsort(due[coming])]
+        arrivals = np.append(arrivals, np.bincount((due[coming] - now).astype(np.int64), minlength=STEP))
+        missing, demand = goal - int(np.count_nonzero(reported)), None
+        if opened <= now < min(deadline, closed_at):
+            demand = Demand(missing, deadline - now)
             able = coming[ready[coming] & ~reported[coming]][:missing]
             reported[able] = True
-            closed_at = fleet.now if able.size == missing else closed_at
-    later = fleet.arrivals[620:]
+            closed_at = now + STEP if able.size == missing else closed_at
+        told = window(count, capacity, 900.0, demand)
+        assert told.earliest > STEP, "nobody comes twice in a step"
+        due[coming] += random.uniform(told.earliest, told.latest, coming.size)
+    later = arrivals[620:]
     # Poisson arrivals of mean at most c: seven standard deviations are passed once in 10^11 seconds.
     assert later.max() <= capacity + 7 * math.sqrt(capacity)
     minutes = later[: later.size // 60 * 60].reshape(-1, 60).mean(axis=1)
