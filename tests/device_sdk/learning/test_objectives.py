@@ -92,15 +92,3 @@ def test_the_best_is_served_as_it_is_and_samples_follow_the_normalized_list() ->
         assert result.probability == pytest.approx(p[first]) and result.text == f"text {first}"
         assert result.nbest[1:] == tuple(each for each in SERVED if each is not result.nbest[0])
     np.testing.assert_allclose(counts / 3000, p, atol=4 * np.sqrt(0.25 / 3000))
-
-
-@pytest.mark.parametrize("baseline", [0.0, 0.4, 1.0])
-def test_sampled_reinforce_is_the_gradient_of_the_expected_cost(baseline: float) -> None:
-    """Through log p of the normalized list, which is -NLL_i + log sum: the mean over samples is that of equation 1."""
-    p, costs = posterior(ACOUSTIC), np.array([1.0, 0.0, 0.5])
-    generator, summed = np.random.default_rng(9), np.zeros(3)
-    for _ in range(4000):
-        first = SERVED.index(serve(RESULT, "sampled", generator).nbest[0])
-        weight = float(reinforce(SERVED[first].tokens, costs[first], baseline).weights[0])
-        summed += -weight * (p - np.eye(3)[first])  # d log p(served) / d NLL
-    np.testing.assert_allclose(summed / 4000, p * (float(p @ costs) - costs), atol=0.04)

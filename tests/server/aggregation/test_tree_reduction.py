@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.errors import ConfigurationError, StateError
-from device_sdk.wire.delta_codec import encode
-from device_sdk.wire.messages import DeltaPlan, Encoding
+from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, Workers, bounded_map, leaves, merge_all
@@ -35,12 +34,12 @@ REPORTS = 3 * LEAF + 5
 Reports = list[Accepted]
 
 
-def stored(folder: Path, count: int, encoding: Encoding = "float32") -> tuple[Reports, list[dict[str, NDArray[Any]]]]:
+def stored(folder: Path, count: int) -> tuple[Reports, list[dict[str, NDArray[Any]]]]:
     """(what the database knows of ``count`` deltas in ``folder``, their values)."""
     blobs, rng, reports, values = FolderBlobs(folder, tidy=False), np.random.default_rng(count), [], []
     for number in range(count):
         delta = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in SHAPES.items()}
-        content = save(encode(delta, encoding))
+        content = save(delta)
         blob = f"deltas/r1/{number:04d}.safetensors"
         blobs.put(blob, content)
         reports.append(Accepted(blob, sha256(content).hexdigest(), 1.0 + number % 3))
@@ -48,8 +47,8 @@ def stored(folder: Path, count: int, encoding: Encoding = "float32") -> tuple[Re
     return reports, values
 
 
-def total(workers: Workers, reports: Reports, encoding: Encoding = "float32") -> DeltaSum:
-    return merge_all(workers.fold(leaves(reports, SHAPES, DeltaPlan(encoding=encoding))), SHAPES)
+def total(workers: Workers, reports: Reports) -> DeltaSum:
+    return merge_all(workers.fold(leaves(reports, SHAPES, DeltaPlan())), SHAPES)
 
 
 def bits(found: DeltaSum) -> tuple[bytes, float, int]:
@@ -92,14 +91,6 @@ def test_a_delta_that_was_changed_is_named(round_of_many, begin: Callable[[Path]
         with pytest.raises(StateError, match=r"0100\.safetensors: differs from what was accepted"):
             total(workers, [*reports[:-1], Accepted(reports[-1].blob, "0" * 64, 1.0)])
         assert bits(total(workers, reports)) == bits(alone)
-
-
-@pytest.mark.parametrize("encoding", ["float16", "int8"])
-def test_encoded_deltas_are_decoded_by_workers(tmp_path: Path, encoding: Encoding) -> None:
-    reports, _ = stored(tmp_path, LEAF + 1, encoding)
-    with closing(Processes(tmp_path, 2)) as workers:
-        here = bits(total(LocalWorkers(FolderBlobs(tmp_path)), reports, encoding))
-        assert bits(total(workers, reports, encoding)) == here
 
 
 def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:

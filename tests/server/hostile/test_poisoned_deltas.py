@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.errors import ProtocolError
-from device_sdk.wire.messages import DeltaHeader, DeltaPlan, Problem
-from server.aggregation.validation import read_delta
-from server.aggregation.weights_file import parse_weights, read_metadata
-from server.problems import Refusal
-from server.rounds.reports import UTTERANCES_LIMIT
-from server.web.bodies import parse
+from device_sdk.wire.messages import DeltaPlan, Problem
+from server.aggregation.weights_file import parse_weights
 from tests.server.hostile.poison import KINDS, PLANS, Report, honest
 from tests.server.parties import SHAPES, Operator, Party, serving
 
@@ -84,37 +79,6 @@ def poison_a_round(folder: Path, plan: DeltaPlan, count: int, seed: int) -> Coun
 def test_a_poisoned_round(tmp_path: Path, name: str) -> None:
     codes = poison_a_round(tmp_path, PLANS[name], 2 * len(KINDS), seed=1)
     assert {"bad_delta", "bad_message", "stale_model", "other_plan"} <= codes.keys()
-
-
-def refused(body: bytes, plan: DeltaPlan) -> str:
-    """The code by which the route refuses a body; empty for one that it would go on with."""
-    try:
-        header = parse(DeltaHeader, read_metadata(body).get("header", ""))
-        if header.model_version != "base-1":
-            return "stale_model"
-        if any(getattr(header, name) != getattr(plan, name) for name in ("kind", "encoding", "scale_per")):
-            return "other_plan"
-        read_delta(body, SHAPES, plan)
-    except Refusal as refusal:
-        return refusal.code
-    except ProtocolError:
-        return "bad_delta"
-    return "utterances" if header.utterances > UTTERANCES_LIMIT else ""
-
-
-@pytest.mark.slow
-def test_ten_thousand_poisoned_deltas_before_their_reader() -> None:
-    """The same checks without HTTP, so that there are many of every kind."""
-    count = 0
-    for plan in PLANS.values():
-        rng = np.random.default_rng(5)
-        kinds = {name: kind for name, kind in KINDS.items() if plan.encoding in kind.encodings}
-        for name, kind in kinds.items():
-            for _ in range(-(-10_000 // (len(PLANS) * len(kinds)))):
-                body = kind.make(rng, honest(rng, plan, SHAPES, fields("d", "o", plan, "r")))
-                count += 1
-                assert refused(body, plan) in kind.codes, (name, plan, body[:2000])
-    assert count >= 10_000
 
 
 @pytest.mark.slow
