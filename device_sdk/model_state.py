@@ -87,8 +87,8 @@ class ModelState:
         self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
         self.channel = channels.from_bytes(store.get("counts", "channel"))
         if replaced:
-            learned = (store.get("settings", name) for name in ("local", "published"))
-            if any(each is not None for each in learned):  # a bundle that cannot be used must not cost what was learned
+            learned = [name for name in ("local", "published") if store.get("settings", name) is not None]
+            if learned:  # a bundle that cannot be used must not cost what was learned
                 self._attempt(bundle)
             with store.transaction():
                 for name in ("published", "published_teacher", "gradients"):
@@ -100,6 +100,8 @@ class ModelState:
                 records.write_text(store, "bundle", shipped)
             if kept:
                 log.warning("erased %s with feedback, kept before: the app has another bundle", utterances(len(kept)))
+            if learned:
+                log.warning("the app's bundle is %s now: weights learned on another are dropped; counts stay", shipped)
 
     def keep_cache(self, cache: caches.MarginalCache) -> None:
         """Makes these counts the device's."""
