@@ -6,7 +6,6 @@ learned from. What stays of an utterance is counts, and what steps made of the w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -123,9 +122,3 @@ FILES: Mapping[str, str] = {
 }
 """Pattern of a file's name -> what it is. Nothing else of a user is written; SQLite's temporaries are in
 memory. Metadata of updates, which is public, is checked in a temporary folder elsewhere."""
-
-
-def content_of(table: str, name: str) -> str | None:
-    """What a value is, None where it is not declared."""
-    records = TABLES[table].records if table in TABLES else {}
-    return next((content for pattern, content in records.items() if re.fullmatch(pattern, name)), None)

@@ -106,9 +106,7 @@ def _accept(
 
 def find_report(connection: Connection, device_id: str, report_id: str) -> Row[Any] | None:
     """What a device sent before under an id of its own."""
-    # Earlier versions stored a report under the id that its device gave it.
-    names = {"stored": id_of_report(device_id, report_id), "named": report_id}
-    return connection.execute(_KNOWN, names | {"sender": device_id}).first()
+    return connection.execute(_KNOWN, {"known": id_of_report(device_id, report_id)}).first()
 
 
 def check_affordable(connection: Connection, device_id: str, stream: str, settings: RoundSettings, caps: Caps) -> None:
@@ -160,9 +158,7 @@ def close_if_full(connection: Connection, round_id: str, settings: RoundSettings
 
 
 # Every report needs these: they are built once.
-_KNOWN = select(reports).where(
-    reports.c.id.in_((bindparam("stored"), bindparam("named"))), reports.c.device_id == bindparam("sender")
-)
+_KNOWN = select(reports).where(reports.c.id == bindparam("known"))
 _OWN = (reports.c.device_id == bindparam("sender"), reports.c.round_id == bindparam("asked"))
 _REPORTED = select(reports.c.stream).where(*_OWN)
 _SIZE = select(reports.c.size).where(*_OWN, reports.c.stream == bindparam("stream"))

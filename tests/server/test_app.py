@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import insert
 
 from device_sdk.wire.messages import CheckedIn, Marginals, Receipt
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.aggregation.weights_file import dump_weights, parse_weights
-from server.storage.schema import reports
 from tests.server.parties import DIGEST, ENROLMENT, HEADERS, WORDS, Operator, Party, initial, refusal, serving
 
 
@@ -114,20 +112,6 @@ def test_the_same_id_with_another_body_is_refused(operator: Operator, devices: C
     assert refusal(first.send_counts(round_id, {3: 1})) == (409, "already_reported")
     assert second.send_counts(round_id, {3: 1}, report_id="same").status_code == 200, "ids are a device's own"
     assert operator.get(f"rounds/{round_id}")["reports"] == {"marginals": 2, "deltas": 0, "words": 0}
-
-
-def test_a_report_of_an_earlier_version_is_a_duplicate_still(http: Any, operator: Operator, device: Party) -> None:
-    """It was stored under the id that its device gave it."""
-    round_id = operator.open()
-    body = device.counts(round_id, {3: 1}, report_id="old")
-    own = {"device_id": device.id, "round_id": round_id, "stream": "marginals", "utterances": 1, "accepted_at": 1.0}
-    with http.app.state.service.database.write() as connection:
-        stored = own | {"id": "old", "body_sha256": sha256(body).hexdigest(), "size": len(body)}
-        connection.execute(insert(reports).values(stored))
-    path = f"/v1/rounds/{round_id}/marginals"
-    assert Receipt.model_validate_json(device.post(path, body, round_id).content).duplicate
-    other = device.counts(round_id, {4: 1}, report_id="old")
-    assert refusal(device.post(path, other, round_id)) == (409, "report_conflict")
 
 
 BAD_MESSAGES: tuple[dict[str, Any], ...] = (

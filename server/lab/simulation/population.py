@@ -4,7 +4,7 @@ Three sets of voices share nobody: those the bundle was trained on (its card lis
 ones. Speech is rendered once into a folder and read from there by every condition."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
@@ -100,21 +100,6 @@ def gather(
         for voices_ in said
     )
     return Population(devices, heldout, words, base)
-
-
-def gather_all(
-    source: str,
-    seeds: Iterable[int],
-    shape: Shape,
-    voices: Listed,
-    folder: Path,
-    tell: Callable[[str, int, int], None],
-) -> dict[int, Population]:
-    """seed -> its population, see :func:`gather`. tell(what, done, all): called as speech is rendered."""
-    return {
-        seed: gather(source, seed, shape, voices, folder / f"speech-{seed}", partial(tell, f"speech, seed {seed}"))
-        for seed in seeds
-    }
 
 
 _Voices = list[tuple[str, list[list[Utterance]]]]

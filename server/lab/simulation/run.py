@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +16,7 @@ from device_sdk.bundle import Bundle
 from server.lab.corpora.roles import card_voices
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
-from server.lab.simulation.population import Population, gather_all
+from server.lab.simulation.population import Population, gather
 from server.lab.simulation.progress import Tell
 
 
@@ -30,8 +31,11 @@ def simulate(
     bundle = Bundle.open(settings.bundle)
     voices = card_voices(bundle)
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
-        populations = gather_all(settings.source, settings.seeds, settings.shape, voices, Path(name), tell)
-        runs = _run_all(settings, populations, Path(name), tell, announce)
+        folder, populations = Path(name), dict[int, Population]()
+        for seed in settings.seeds:
+            told = partial(tell, f"speech, seed {seed}")
+            populations[seed] = gather(settings.source, seed, settings.shape, voices, folder / f"speech-{seed}", told)
+        runs = _run_all(settings, populations, folder, tell, announce)
     return document_of(settings, f"{bundle.manifest.name} {bundle.version}", populations, runs), runs
 
 

@@ -21,7 +21,7 @@ from safetensors.numpy import load
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.aggregation import Participation
-from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, content_of
+from device_sdk.state.schema import COLUMNS, FILES, META, TABLES
 from device_sdk.wire.messages import MarginalReport, WordReport
 from device_sdk.wire.words import is_word
 
@@ -69,6 +69,12 @@ def _structure(connection: sqlite3.Connection) -> list[str]:
     found += [f"meta {name}: {len(meta[name])} bytes" for name, size in (("salt", 32), ("check", 36))
               if len(meta[name]) != size]  # fmt: skip
     return found
+
+
+def content_of(table: str, name: str) -> str | None:
+    """What a value is, None where it is not declared."""
+    records = TABLES[table].records if table in TABLES else {}
+    return next((content for pattern, content in records.items() if re.fullmatch(pattern, name)), None)
 
 
 def _values(connection: sqlite3.Connection, files: dict[str, bytes], key: bytes, bundle: Bundle) -> Iterator[Any]:

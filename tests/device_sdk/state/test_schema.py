@@ -15,10 +15,10 @@ from device_sdk import Bundle, Corrected, Device, OfferBounds
 from device_sdk.checkin import aggregation, identity, reports
 from device_sdk.features.channel import Channel
 from device_sdk.state import Store
-from device_sdk.state.schema import TABLES, content_of
+from device_sdk.state.schema import TABLES
 from device_sdk.wire.messages import MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.devices import KEY, quick, tell
-from tests.device_sdk.state.audit import findings
+from tests.device_sdk.state.audit import content_of, findings
 
 SERVER = "https://server.example"
 SETTINGS = replace(quick(wait_seconds=0.0), keep_corrected=True)
