@@ -10,22 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from device_sdk.benchmarks import Figure
-from device_sdk.bundle import Bundle
+from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from export.graphs.language_model import language_model_graph
 from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
 from rescoring.words import WordList
-from server.lab.benchmarks import aggregate, decode, rescore, rnnt_loss
+from server.lab.benchmarks import aggregate, decode, rescore, rnnt_loss, train
 from server.lab.corpora import open_corpus
 from server.lab.corpora.roles import ROLES
 
 SMALL: dict[str, dict[str, Any]] = {
     "aggregate": {"VALUES": 40_000},
+    "cohort": {"SECONDS": 0.0, "COHORT": 2, "FEW": 60, "MANY": 120},
     "rescore": {"RUNS": 2, "COUNTS": 200},
     "rnnt_loss": {"ON_CPU": {"utterances": 2, "frames": 20, "tokens": 4, "pieces": 16, "joiner": 8}, "TURNS": 3},
+    "train": {"ON_CPU": {"preset": "tiny", "utterances": 2, "frames": 60, "tokens": 4, "steps": 2}},
 }
 
 
@@ -110,3 +113,34 @@ def test_a_model_as_it_is_trained_now_is_the_same_in_torch(tmp_path: Path) -> No
     sentences = [[0, 3, 8], [4, 5, 6]]
     found = rescore._in_torch(bundle, sentences)
     np.testing.assert_allclose(found(), np.array(NeuralLanguageModel(bundle)(sentences)), atol=1e-5)
+
+
+def test_on_a_gpu_the_share_of_its_peak_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {**train.ON_GPU, "device": "A card", "speed": 1.0, "products": 2e14, "peak": 4e14, "peer": "data sheet"}
+    monkeypatch.setattr(train, "run_child", lambda *_: answer)
+    speed, share = train.benchmark()
+    assert "A card" in speed.metric and share.ratio == 0.5
+
+
+def test_products_are_those_of_the_layers() -> None:
+    """Counted by torch for the linear layers, and by hand for the LSTMs, which it does not know."""
+    a = PRESETS["tiny"]
+    size, frames, tokens = 2, 60, 4
+    stacked, positions = frames // 3, tokens + 1
+    layers = [
+        (torch.nn.Linear(a.encoder_size, a.joiner_size), size * stacked, 2),  # the joint's and the CTC head's
+        (torch.nn.Linear(a.joiner_size, a.pieces), size * stacked, 1),
+        (torch.nn.Linear(a.predictor_size, a.joiner_size), size * positions, 1),
+    ]
+    expected = 0
+    for linear, rows, times in layers:
+        with FlopCounterMode(display=False) as counter:
+            linear(torch.zeros(rows, linear.in_features, requires_grad=True)).sum().backward()
+        expected += times * counter.get_total_flops()
+    expected += 2 * size * stacked * positions * a.joiner_size * a.pieces
+    for rows, lstm in (
+        (size * stacked, torch.nn.LSTM(a.mel_bins * 3, a.encoder_size, a.encoder_layers)),
+        (size * positions, torch.nn.LSTM(a.embedding_size, a.predictor_size, a.predictor_layers)),
+    ):
+        expected += 3 * 2 * rows * sum(value.numel() for name, value in lstm.named_parameters() if "weight" in name)
+    assert train.products(a, size, frames, tokens) == expected
