@@ -68,7 +68,7 @@ types: $(VENV)/.ready ## mypy, strict
 native: $(VENV)/.ready ## Compile what changed of the native modules (until then their sources run as Python)
 	@$(VENV)/bin/python -c $(FRESH) || $(VENV)/bin/python setup.py --quiet build_ext --inplace
 
-peers: .venv-peers/.ready ## The peers of `idiolect bench aggregate` (flwr, pfl), with versions of their own
+peers: .venv-peers/.ready ## The peers of `idiolect bench aggregate` and `cohort` (flwr, pfl), with versions of their own
 
 wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@rm -rf dist build
@@ -99,6 +99,8 @@ $(VENV)/.ready: $(PROJECTS)
 .venv-peers/.ready:
 	@$(call environment,.venv-peers)
 	@.venv-peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check "flwr>=1.12" "pfl>=0.4"
+	@.venv-peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
+		--extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
 	@touch $@
 
 define environment
