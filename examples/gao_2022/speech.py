@@ -72,7 +72,7 @@ def gather(
 
 def items_of(examples: Mapping[str, Example]) -> list[Item]:
     """What a partition is made of."""
-    return [Item(name, each.source, _FRAME_SECONDS * len(each.features)) for name, each in examples.items()]
+    return [Item(name, each.source, _FRAME_SECONDS * len(each.features), "") for name, each in examples.items()]
 
 
 def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) -> list[Example]:

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass as validated
 
 from device_sdk.errors import ConfigurationError
-from export.networks.cpc import ContextShape, Contrast
+from export.networks.cpc import CPCS, ContextShape, Contrast
 
 
 @validated(frozen=True, slots=True, config={"extra": "forbid"})
@@ -117,3 +117,22 @@ SMALL = Sizes(
 )
 """Minutes on a processor: strings of digits by made voices. Encoders learn at the share of the rate that was best for
 each kind of 0.1, 0.3 and 1, and of 0.3 and 1 from scratch, in a trial on speech of other draws."""
+
+FULL = Sizes(
+    name="full",
+    shape=CPCS["paper"],
+    contrast=Contrast(steps=12, candidates=128),
+    speakers=6845,
+    each=0,
+    part=0.1,
+    taught=0,
+    tested=0,
+    central_steps=130_000,
+    central_batch=64,
+    central_rate=1e-4,
+    federation=Federation(rounds=22_000, batch=8, rate=1e-5, passes=1),
+    teaching=Teaching(100_000, 5e-4, 64, 2500, 2, 1024, 512, 512),
+    seconds=1200.0,
+)
+"""The paper's, on Libri-Light, LibriSpeech and MLS French. 0 stands for all that there is; the rates of central
+pre-training and of teaching are not in the paper."""

@@ -5,7 +5,8 @@ size of the context; K: future steps predicted; N: candidates, the true latent a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,13 +17,15 @@ from torch.nn import functional
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.checks import check_intervals
+from device_sdk.errors import ConfigurationError
 from export.networks.rnnt import RNNT, encoder_lstm, stacked
 
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
     """Sizes of the encoder that pre-training and recognition share: feed-forward layers, then an LSTM. bins: M; stack:
-    S; feature_size: D; context_size: H."""
+    S. Without feature layers the LSTM reads the stacked frames themselves, as the encoder of
+    ``export.networks.rnnt.RNNT`` does."""
 
     bins: int = 256
     stack: int = 3
@@ -32,7 +35,21 @@ class ContextShape:
     context_size: int = 1024
 
     def __post_init__(self) -> None:
-        check_intervals("context", self, "[1, inf)", *(size.name for size in fields(self)))
+        check_intervals("context", self, "[0, inf)", "feature_layers")
+        check_intervals("context", self, "[1, inf)", "bins", "stack", "feature_size", "context_layers", "context_size")
+
+    @property
+    def latent_size(self) -> int:
+        """D."""
+        return self.feature_size if self.feature_layers else self.bins * self.stack
+
+
+CPCS: dict[str, ContextShape] = {
+    "tiny": ContextShape(feature_layers=2, feature_size=16, context_layers=1, context_size=24),
+    "small": ContextShape(feature_layers=2, feature_size=128, context_layers=2, context_size=160),
+    "paper": ContextShape(),
+}
+"""tiny is for tests, small learns on one CPU, paper is Ramesh et al. 2023's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,7 @@ class Contrast:
 
 
 def feature_layers(shape: ContextShape) -> nn.Sequential:
-    """The feature encoder f_enc: linear layers with ReLU."""
+    """The feature encoder f_enc: linear layers with ReLU; the identity where there are none."""
     widths = pairwise([shape.bins * shape.stack, *[shape.feature_size] * shape.feature_layers])
     return nn.Sequential(*(layer for wide, narrow in widths for layer in (nn.Linear(wide, narrow), nn.ReLU())))
 
@@ -69,8 +86,8 @@ class CPC(nn.Module):
         self.register_buffer("mean", torch.zeros(shape.bins))
         self.register_buffer("scale", torch.ones(shape.bins))
         self.features = feature_layers(shape)
-        self.encoder = nn.LSTM(shape.feature_size, shape.context_size, shape.context_layers, batch_first=True)
-        predictions = (nn.Linear(shape.context_size, shape.feature_size) for _ in range(contrast.steps))
+        self.encoder = nn.LSTM(shape.latent_size, shape.context_size, shape.context_layers, batch_first=True)
+        predictions = (nn.Linear(shape.context_size, shape.latent_size) for _ in range(contrast.steps))
         self.predictions = nn.ModuleList(predictions)
 
     def latents(self, features: Tensor) -> Tensor:
@@ -126,18 +143,18 @@ class ContextRNNT(RNNT):
         self,
         shape: ContextShape,
         *,
-        predictor_layers: int,
-        predictor_size: int,
-        embedding_size: int,
-        joiner_size: int,
-        pieces: int,
+        predictor_layers: int = 2,
+        predictor_size: int = 1024,
+        embedding_size: int = 512,
+        joiner_size: int = 512,
+        pieces: int = 2500,
         dropout: float = 0.0,
     ) -> None:
         own = (predictor_layers, predictor_size, embedding_size, joiner_size, pieces)
         super().__init__(Architecture(shape.context_layers, shape.context_size, *own, shape.bins, shape.stack), dropout)
         self.shape = shape
         self.features = feature_layers(shape)
-        self.encoder = encoder_lstm(shape.feature_size, shape.context_size, shape.context_layers, dropout)
+        self.encoder = encoder_lstm(shape.latent_size, shape.context_size, shape.context_layers, dropout)
 
     def hidden(self, stacked: Tensor) -> Tensor:
         output, _ = self.encoder(self.features(stacked))
@@ -146,12 +163,27 @@ class ContextRNNT(RNNT):
     def to_parameters(self) -> dict[str, NDArray[np.float32]]:
         return {name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()}
 
+    @torch.no_grad()
+    def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> ContextRNNT:
+        self.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in parameters.items()})
+        return self
+
 
 @torch.no_grad()
-def begin_encoder(network: ContextRNNT, pretrained: CPC) -> None:
-    """Give a recognizer of the same shape the encoder that pre-training made: its normalization, feature layers and
-    LSTM."""
+def begin_encoder(network: RNNT, pretrained: CPC) -> None:
+    """Give a recognizer the encoder that pre-training made: its normalization, feature layers and LSTM. A plain RNNT
+    takes one that was pre-trained without feature layers, on the same bins and stacking. Raises ConfigurationError
+    where the encoders differ."""
+    a = network.architecture
+    plain = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
+    expected, found = (  # without feature layers their size does not matter
+        asdict(shape) | ({} if shape.feature_layers else {"feature_size": 0})
+        for shape in (getattr(network, "shape", plain), pretrained.shape)
+    )
+    if found != expected:
+        raise ConfigurationError(f"encoder: found {found} pre-trained, expected {expected}")
     network.mean.copy_(pretrained.mean)
     network.scale.copy_(pretrained.scale)
-    network.features.load_state_dict(pretrained.features.state_dict())
+    if isinstance(network, ContextRNNT):
+        network.features.load_state_dict(pretrained.features.state_dict())
     network.encoder.load_state_dict(pretrained.encoder.state_dict())

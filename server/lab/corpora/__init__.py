@@ -14,7 +14,7 @@ from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Wavefor
 
 __all__ = ["SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "kind_of", "open_corpus"]
 
-PUBLIC = ("librispeech", "mls", "commonvoice")
+PUBLIC = ("librispeech", "librilight", "mls", "commonvoice")
 """Public corpora, which lhotse reads (the server's ``train`` extra)."""
 
 KINDS = (

@@ -1,7 +1,8 @@
-"""Who of a federation holds what: pure functions from utterances to clients (Gao et al. 2022).
+"""Who of a federation holds what: pure functions from utterances to clients (Ramesh et al. 2023; Gao et al. 2022).
 
 A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,21 @@ Partition = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An utterance as a partitioner sees it. seconds: its length."""
+    """An utterance as a partitioner sees it. seconds: its length. session: chapter, book or meeting, in whose order a
+    speaker's utterances are in time; numbers in it count as numbers."""
 
     id: str
     speaker: str
     seconds: float
+    session: str = ""
+
+
+def speaker_silos(items: Iterable[Item]) -> Partition:
+    """One client a speaker, utterances in the order of sessions and ids: of time (Ramesh et al. 2023, 3.1)."""
+    return {
+        speaker: tuple(item.id for item in sorted(own, key=lambda item: (_natural(item.session), _natural(item.id))))
+        for speaker, own in _by_speaker(items).items()
+    }
 
 
 def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Partition:
@@ -86,3 +97,8 @@ def _by_speaker(items: Iterable[Item]) -> dict[str, list[Item]]:
 
 def _named(stem: str, held: Sequence[Sequence[Item]]) -> Partition:
     return {f"{stem}-{number:05d}": tuple(item.id for item in own) for number, own in enumerate(held)}
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts chapter 9 before chapter 10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]

@@ -1,7 +1,7 @@
 """Public speech corpora, read by lhotse, as corpora of this project.
 
 Folders are as their publishers hand them out. A *part* is what the publisher calls it: ``train-clean-100`` of
-LibriSpeech, ``train`` of the others."""
+LibriSpeech, ``small`` of Libri-Light, ``train`` of the others."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -16,13 +16,14 @@ from lhotse import CutSet, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.cut import MonoCut
 
 from device_sdk.errors import DataError, IdiolectError
+from server.lab.corpora.partitions import Item
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform, clean
 
-Kind = Literal["librispeech", "mls", "commonvoice"]
+Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
 
 
 def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
-    """Cuts of one part, one utterance each, with speaker and text. Audio is not read. language:
+    """Cuts of one part, one utterance each, with speaker and (but for Libri-Light) text. Audio is not read. language:
     of Common Voice, as its folder is called (``fr``), and of MLS (``french``). Raises DataError for a kind, folder or
     part that is not there, and for a folder of another layout."""
     if kind not in get_args(Kind):
@@ -31,6 +32,7 @@ def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
         raise DataError(f"{path}: no such folder; expected {kind} as its publishers hand it out")
     readers: Mapping[str, Callable[[], CutSet]] = {
         "librispeech": lambda: _librispeech(path, part),
+        "librilight": lambda: _librilight(path, part),
         "mls": lambda: _mls(path, part, language),
         "commonvoice": lambda: _commonvoice(path, part, language),
     }
@@ -48,6 +50,26 @@ def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
     return cuts
 
 
+def _session_of(kind: str, cut: MonoCut) -> str:
+    """What stands for time within a speaker: chapter (LibriSpeech), book and chapter (Libri-Light), book (MLS); empty
+    where nothing does."""
+    name = cut.supervisions[0].recording_id
+    if kind == "librispeech":
+        return str(name.split("-")[1])
+    if kind == "librilight":
+        return "/".join(name.split("/")[-2:])
+    if kind == "mls":
+        return str(name.split("_")[1])
+    return ""
+
+
+def items_of(kind: str, cuts: CutSet) -> list[Item]:
+    """What partitioners need to know of each cut."""
+    return [
+        Item(str(cut.id), str(cut.supervisions[0].speaker), float(cut.duration), _session_of(kind, cut)) for cut in cuts
+    ]
+
+
 def as_corpus(name: str, cuts: CutSet) -> Corpus:
     """The same utterances as the rest of the server reads them."""
     return Corpus(name, tuple(map(_utterance, cuts)))
@@ -58,6 +80,13 @@ def _librispeech(path: Path, part: str) -> CutSet:
 
     _part(path / part)
     return _both(prepare_librispeech(path, dataset_parts=[part])[part])
+
+
+def _librilight(path: Path, part: str) -> CutSet:
+    from lhotse.recipes.librilight import _prepare_subset  # the public function wants all three parts on disk
+
+    _part(path / part)
+    return _cuts(*_prepare_subset(part, path))
 
 
 def _mls(path: Path, part: str, language: str) -> CutSet:

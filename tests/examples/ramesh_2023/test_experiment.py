@@ -10,19 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.errors import ConfigurationError, DataError
 from examples.ramesh_2023.encoders import fresh, silo_rounds, some_silos, together
 from examples.ramesh_2023.experiment import Outcome, run
 from examples.ramesh_2023.recipes import SMALL, Federation, Row, Sizes, Teaching, read_row, read_rows
-from examples.ramesh_2023.speech import made_speech
+from examples.ramesh_2023.speech import corpora_speech, made_speech
 from examples.ramesh_2023.tables import summary
 from examples.runner import Errors, digest, keep
 from export.networks.cpc import ContextShape, Contrast
 from server.aggregation.optimizers import apply, init
 from server.lab.training.clips import HeldClips
 from server.lab.training.data import Example
+from server.lab.training.spectra import BINS
 from server.plans.round import OptimizerSettings
 from tests.examples.scripts import run_script
+from tests.server.lab.corpora.test_recipes import librilight, librispeech, mls
 
 pytest.importorskip("espeakng_loader")
 
@@ -178,3 +180,32 @@ def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances() -> No
         moved = np.abs(minus[name]) > 1e-4  # where the sign of a gradient is not a matter of rounding
         assert moved.any() or not minus[name].any()
         np.testing.assert_allclose(parameter.detach().numpy()[moved], expected[name][moved], rtol=1e-3, atol=1e-5)
+
+
+PARTS = ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean", "dev-other", "test-clean", "test-other")
+
+
+def test_the_paper_s_corpora_in_english(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="librilight"):
+        corpora_speech(tmp_path, "en")
+    librilight(tmp_path / "librilight", "large")
+    for number, part in enumerate(PARTS):
+        librispeech(tmp_path / "LibriSpeech", part, 100 * number + 1)
+    speech = corpora_speech(tmp_path, "en")
+    assert speech.owners == (4, 2) and len(speech.silos.frames) == 6, "silos by speaker: 100, then 7"
+    assert len(speech.taught.frames) == 9 and set(speech.tests) == set(PARTS[3:])
+    clip = speech.taught[0]
+    assert clip.text == "it's a tone of" and clip.features.shape[1] == BINS
+    assert speech.silos[0].text == "" and abs(speech.silos[0].features.shape[0] - speech.silos.frames[0]) <= 3
+    assert {example.source for example in speech.tests["dev-clean"]} == {"301", "308"}
+
+
+def test_the_paper_s_corpora_in_french(tmp_path: Path) -> None:
+    mls(tmp_path / "mls", ("train", "dev", "test"), tuple(range(1, 31)))
+    speech = corpora_speech(tmp_path, "fr")
+    taught = {speech.taught[index].source for index in range(len(speech.taught.frames))}
+    silos = {speech.silos[index].source for index in range(len(speech.silos.frames))}
+    assert not taught & silos and len(taught | silos) == 30
+    assert 1 <= len(taught) <= 14, "about a fifth of the speakers"
+    assert speech.owners == (3,) * len(silos)
+    assert set(speech.tests) == {"dev", "test"} and len(speech.tests["dev"]) == 90

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from export.networks.cpc import CPC, ContextRNNT, ContextShape, Contrast, begin_encoder
+from device_sdk.bundle.architecture import PRESETS
+from device_sdk.errors import ConfigurationError
+from export.networks.cpc import CPC, CPCS, ContextRNNT, ContextShape, Contrast, begin_encoder
+from export.networks.rnnt import RNNT
 
-TINY = ContextShape(feature_layers=2, feature_size=16, context_layers=1, context_size=24)
+TINY = CPCS["tiny"]
 
 
 def network(contrast: Contrast = Contrast(3, 5), seed: int = 0) -> CPC:
@@ -64,9 +67,26 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(alone, padded)
 
 
-def test_a_recognizer_begins_with_the_pretrained_encoder() -> None:
-    pretrained, target = network(), recognizer()
+def begun(target: RNNT, pretrained: CPC, bins: int) -> torch.Tensor:
+    """Features, [2, 21, bins], of which both then have the same hidden states."""
     begin_encoder(target, pretrained)
-    features = torch.randn(2, 21, TINY.bins)
+    features = torch.randn(2, 21, bins)
     context, _ = pretrained.encoder(pretrained.latents(features))
     torch.testing.assert_close(target.hidden(target.stack(features)), context)
+    return features
+
+
+def test_a_recognizer_begins_with_the_pretrained_encoder() -> None:
+    pretrained, target = network(), recognizer()
+    features = begun(target, pretrained, TINY.bins)
+    other = recognizer().from_parameters(target.to_parameters())
+    torch.testing.assert_close(other.encode(features), target.encode(features))
+
+
+def test_a_device_s_recognizer_takes_an_encoder_without_feature_layers() -> None:
+    a = PRESETS["tiny"]
+    shape = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
+    pretrained, target = CPC(shape, Contrast(2, 4)), RNNT(a)
+    begun(target, pretrained, a.mel_bins)
+    with pytest.raises(ConfigurationError, match="expected"):
+        begin_encoder(recognizer(), pretrained)

@@ -1,5 +1,6 @@
 """Tiny corpora in the layout of each publisher, read by the real recipes."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
-from server.lab.corpora.recipes import Kind, as_corpus, manifest
+from server.lab.corpora.recipes import Kind, as_corpus, items_of, manifest
 from server.lab.corpora.roles import ROLES
 
 RATE = 16_000
@@ -27,6 +28,15 @@ def librispeech(root: Path, part: str = "train-clean-100", first: int = 19) -> N
         folder = root / part / str(speaker) / chapter
         tone(folder / f"{speaker}-{chapter}-0000.flac", hertz)
         (folder / f"{speaker}-{chapter}.trans.txt").write_text(f"{speaker}-{chapter}-0000 IT'S A TONE OF {hertz}\n")
+
+
+def librilight(root: Path, part: str = "small") -> None:
+    chapters = (("100", "sea_fairies_01", 200), ("100", "sea_fairies_02", 300), ("7", "emma_10", 400))
+    for speaker, chapter, hertz in chapters:
+        stem = root / part / speaker / "a_book_64kb_mp3" / chapter
+        tone(stem.with_suffix(".flac"), hertz, 1.5)
+        details = {"speaker": speaker, "voice_activity": [[0.1, 0.6], [0.7, 1.2]]}
+        stem.with_suffix(".json").write_text(json.dumps(details))
 
 
 def mls(root: Path, parts: tuple[str, ...] = ("train",), speakers: tuple[int, ...] = (10058,)) -> None:
@@ -53,17 +63,21 @@ def commonvoice(root: Path) -> None:
     (root / "fr" / "train.tsv").write_text(header + "".join(rows))
 
 
-Row = tuple[str, str, str]
-"""Id, speaker and text of an utterance."""
+Row = tuple[str, str, str | None, str]
+"""Id, speaker, text and session of an utterance."""
 
 CASES: list[tuple[Kind, Callable[[Path], None], str, str, list[Row]]] = [
     ("librispeech", librispeech, "train-clean-100", "en",
-     [(f"{who}-{chapter}-0000", who, "it's a tone of")
+     [(f"{who}-{chapter}-0000", who, "it's a tone of", chapter)
       for who, chapter in (("19", "198"), ("19", "1987"), ("26", "495"))]),
+    ("librilight", librilight, "small", "en",
+     [(f"small/{who}/a_book_64kb_mp3/{chapter}_{piece}", who, None, f"a_book_64kb_mp3/{chapter}")
+      for who, chapter in (("100", "sea_fairies_01"), ("100", "sea_fairies_02"), ("7", "emma_10"))
+      for piece in (0, 1)]),
     ("mls", mls, "train", "french",
-     [(f"10058_{book}", "10058", "une note là") for book in ("10_000000", "9_000000", "9_000001")]),
+     [(f"10058_{book}", "10058", "une note là", book.split("_")[0]) for book in ("10_000000", "9_000000", "9_000001")]),
     ("commonvoice", commonvoice, "train", "fr",
-     [(f"common_voice_fr_{n}", who, "une note où") for n, who in ((1, "a1"), (2, "a1"), (3, "b2"))]),
+     [(f"common_voice_fr_{n}", who, "une note où", "") for n, who in ((1, "a1"), (2, "a1"), (3, "b2"))]),
 ]  # fmt: skip
 
 
@@ -71,13 +85,14 @@ CASES: list[tuple[Kind, Callable[[Path], None], str, str, list[Row]]] = [
 def test_a_corpus_in_its_publisher_s_layout_is_read(kind, write, part: str, language: str, expected, tmp_path) -> None:
     write(tmp_path)
     cuts = manifest(kind, tmp_path, part, language)
-    corpus = as_corpus(f"{kind}:{tmp_path}", cuts)
-    assert [(utterance.id, utterance.speaker, utterance.text) for utterance in corpus.utterances] == expected
-    for utterance, cut in zip(corpus.utterances, cuts, strict=True):
+    corpus, items = as_corpus(f"{kind}:{tmp_path}", cuts), items_of(kind, cuts)
+    pairs = list(zip(corpus.utterances, items, strict=True))
+    assert [(utterance.id, utterance.speaker, utterance.text, item.session) for utterance, item in pairs] == expected
+    for utterance, item in pairs:
         waveform = utterance.load()
         assert waveform.dtype == np.float32 and waveform.ndim == 1
-        assert waveform.size / RATE == pytest.approx(cut.duration, abs=0.05)
-        assert utterance.score_words == bool(utterance.text)
+        assert waveform.size / RATE == pytest.approx(item.seconds, abs=0.05)
+        assert utterance.speaker == item.speaker and utterance.score_words == bool(utterance.text)
         strongest = np.abs(np.fft.rfft(waveform)).argmax() * RATE / waveform.size
         assert min(abs(strongest - hertz) for hertz in (200, 300, 400)) < 5, "the utterance's own piece of audio"
 
@@ -86,6 +101,7 @@ def test_a_corpus_in_its_publisher_s_layout_is_read(kind, write, part: str, lang
     ("kind", "write", "part", "language", "message"),
     [
         ("librispeech", librispeech, "train-clean-360", "en", "train-clean-360"),
+        ("librilight", librilight, "large", "en", "large"),
         ("mls", mls, "train", "german", "mls_german"),
         ("commonvoice", commonvoice, "train", "it", "train.tsv"),
         ("commonvoice", commonvoice, "dev", "fr", "dev.tsv"),
