@@ -1,9 +1,6 @@
-"""Downloads by a real device from a real server, over a line that breaks, and by a process that is killed."""
+"""Downloads by a real device from a real server, over a line that breaks, and by one that was killed."""
 
-import os
-import signal
-import subprocess
-import sys
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -14,14 +11,12 @@ import httpx
 import pytest
 
 from device_sdk import Bundle, CheckInError, CheckInReport, Device
-from device_sdk.checkin.client import PART, Client, Partial
+from device_sdk.checkin.client import Client, Partial
 from tests.device_sdk.checkin.site import KEY
 from tests.device_sdk.checkin.updates.fleet import Fleet, running
 from tests.device_sdk.state.audit import findings
 from tests.live import CuttingLine
-from tests.server.parties import ENROLMENT, until
-
-ROOT = Path(__file__).parents[4]
+from tests.server.parties import ENROLMENT
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +79,20 @@ def test_a_line_that_breaks_is_gone_on_with(device: Device, fleet: Fleet, most: 
     assert report.bytes_down < len(content)
 
 
-def test_a_later_check_in_goes_on(device: Device, fleet: Fleet) -> None:
+def test_a_later_check_in_goes_on_and_a_killed_device_too(device: Device, fleet: Fleet, tmp_path, tiny_bundle) -> None:
     _, content = published(fleet, "later")
-    before = device.model_version
+    before, root = device.model_version, device._trusted_root
     with CuttingLine(fleet.url, 30_000) as line, suppress(CheckInError):
         assert check_in(device, line.url, attempts=1).updates_refused
     assert device.model_version == before
     store = device._model_state.store
     held = sum(len(store.get("downloads", name) or b"") for name in store.names("downloads") if name != "head")
-    assert held >= 20_000 and (check_in(device, fleet.url).new_model, installed(device)) == (True, content)
+    assert held >= 20_000
+    shutil.copytree(tmp_path / "state", tmp_path / "killed")  # the files of a process that nobody closed
+    with Device.open(tmp_path / "killed", KEY, tiny_bundle, trusted_root=root) as killed:
+        report = check_in(killed, fleet.url)
+        assert (report.new_model, installed(killed)) == (True, content) and report.bytes_down < len(content) - held
+    assert (check_in(device, fleet.url).new_model, installed(device)) == (True, content)
     assert store.names("downloads") == []
 
 
@@ -188,52 +188,3 @@ def test_the_rest_of_a_file(device: Device, fleet: Fleet, rest: Any, good: bool)
         assert check_in(device, fleet.url, transport=line).new_model
     assert ("whole", "bytes=30000-") in line.asked and device.model_version == (version if good else before)
     assert check_in(device, fleet.url).model_version == version and installed(device) == content
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
-from device_sdk.device import Device
-from tests.device_sdk.checkin.site import KEY
-from tests.server.parties import ENROLMENT
-with Device.open(Path(sys.argv[1]), KEY, Bundle.open(None)) as device:
-    with Client(sys.argv[2], timeout=600.0) as client:
-        report = device.check_in(client, ENROLMENT)
-        print(report.model_version, client.bytes_down, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_device_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real process with the model that ships, killed by SIGKILL in the middle of its download."""
-    monkeypatch.undo()  # parts as they ship
-    bundle, folder, parts = Bundle.open(None), tmp_path / "state", 8
-
-    def run(url: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(folder), url],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-
-    def finished(process: subprocess.Popen[str]) -> tuple[str, int]:
-        out, _ = process.communicate(timeout=300)
-        version, size = out.split()
-        return version, int(size)
-
-    with running(tmp_path / "server", bundle) as fleet:
-        assert finished(run(fleet.url))[0] == bundle.version
-        version, content = published(fleet, "killed")
-        size = len(httpx.get(f"{fleet.url}/v1/models/{version}/from/{bundle.version}", timeout=60).content)
-        assert size > 4_000_000
-        with CuttingLine(fleet.url, 3_000_000, stalls=True) as line:
-            killed = run(line.url)
-            until(lambda: len(list(folder.glob("*.sealed"))) >= parts or killed.poll() is not None, 120)
-            assert killed.poll() is None
-            killed.send_signal(signal.SIGKILL)
-            killed.wait()
-        found, again = finished(run(fleet.url))
-    assert found == version and again < size - parts * PART + 100_000
-    with Device.open(folder, KEY, bundle) as device:
-        assert installed(device) == content and Partial(device._model_state.store).path is None

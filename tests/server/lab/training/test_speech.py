@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,8 @@ from server.lab.corpora import Utterance, grammar
 from server.lab.corpora.voices import Voice
 from server.lab.training import speech
 from server.lab.training.speech import Mixture, Recording, ShardMaker, join, make_shard, record, sentence, trim
+from tests.forks import is_running
+from tests.server.parties import until
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 
@@ -116,15 +117,6 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         child = int(process.stdout.readline())
-        assert running(child)
+        assert is_running(child)
         process.kill()
-    deadline = time.monotonic() + 60
-    while running(child):
-        assert time.monotonic() < deadline, "the process that makes shards goes on"
-        time.sleep(0.05)
-
-
-def running(pid: int) -> bool:
-    """Whether a process is there and has not ended (what nobody has waited for is still listed)."""
-    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
+    until(lambda: not is_running(child), 60)
