@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,20 +82,6 @@ def test_native_modules_give_what_their_source_gives(monkeypatch: pytest.MonkeyP
     if compiled_folder(PACKAGE, SEARCH) is None:
         pytest.skip("this tree holds no native modules of these sources; `make native` compiles them")
     compare(ROOT)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("mypyc") is None or shutil.which("cc") is None, reason="needs mypyc and a C compiler")
-def test_a_build_compiles_them(tmp_path: Path) -> None:
-    left = shutil.ignore_patterns("__pycache__", FOLDER, "*.egg-info")
-    for name in ("device_sdk", "rescoring", "tests", "export"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=left)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy2(ROOT / name, tmp_path / name)
-    built = python(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
-    assert (tmp_path / "device_sdk" / "decoding" / FOLDER / STAMP).is_file(), built.stdout + built.stderr
-    compare(tmp_path)
-    assert list((tmp_path / "device_sdk" / "runtimes" / "native_kernels" / FOLDER).glob("native.*"))
 
 
 def small_tree(root: Path, mypycify: str) -> Path:

@@ -56,20 +56,20 @@ def likelihoods(architecture, named, features, hypotheses, frozen_layers=0, hear
     x = (features - named["features.mean"]) * named["features.scale"]
     x = x[: count * architecture.subsampling_factor].reshape(count, -1) if heard is None else heard[:, 0]
     for layer in range(frozen_layers, architecture.encoder_layers):
-        x = _lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
+        x = lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
     encoded, results = x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"], []
     for row, tokens in enumerate(hypotheses):
         y = named["predictor.embedding"][[0, *tokens]] if said is None else said[: len(tokens) + 1, row]
         for layer in range(architecture.predictor_layers if said is None else 0):
-            y = _lstm(y, *(named[f"predictor.{layer}.{part}"] for part in "WRB"))
+            y = lstm(y, *(named[f"predictor.{layer}.{part}"] for part in "WRB"))
         predicted = y @ named["joiner.predictor.weight"].T
         mixed = torch.tanh(encoded[:, None] + predicted[None])
         log_probs = torch.log_softmax(mixed @ named["joiner.output.weight"].T + named["joiner.output.bias"], -1)
-        results.append(-_path_sum(log_probs, tokens))
+        results.append(-path_sum(log_probs, tokens))
     return torch.stack(results)
 
 
-def _path_sum(log_probs: Tensor, tokens: Sequence[int]) -> Tensor:
+def path_sum(log_probs: Tensor, tokens: Sequence[int]) -> Tensor:
     """log of the sum over all alignments, by the textbook recursion over single nodes. log_probs: [T, U + 1, V]."""
     alpha: dict[tuple[int, int], Tensor] = {(0, 0): torch.zeros((), dtype=torch.float64)}
     frames = len(log_probs)
@@ -88,7 +88,7 @@ def _path_sum(log_probs: Tensor, tokens: Sequence[int]) -> Tensor:
     return alpha[frames - 1, len(tokens)] + blank[frames - 1][len(tokens)]
 
 
-def _lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Tensor:
+def lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Tensor:
     """[T, D] -> [T, H] from a zero state, rows in gate order i, o, f, c."""
     h = c = torch.zeros(r.shape[1], dtype=torch.float64)
     outputs = []

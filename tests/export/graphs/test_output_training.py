@@ -7,6 +7,7 @@ import torch
 from device_sdk.bundle.streaming import EncoderState, LstmPredictor, StatelessPredictor, StreamingArchitecture
 from device_sdk.runtimes.training import TrainingSession
 from export.graphs import training
+from tests.export.graphs.oracle import lstm, path_sum
 
 PIECES, JOINER = 11, 10
 HYPOTHESES = ([3, 4, 5, 3, 9], [3, 4, 2], [], [1, 2], [7])
@@ -33,19 +34,12 @@ def architecture(predictor, activation="tanh") -> StreamingArchitecture:
 
 
 def predicted(sizes: StreamingArchitecture, p: dict[str, torch.Tensor], tokens: list[int]) -> torch.Tensor:
-    """[U + 1, J] of a hypothesis, by torch's own layers."""
+    """[U + 1, J] of a hypothesis."""
     shape = sizes.predictor
     if isinstance(shape, LstmPredictor):
-        x = p["predictor.embedding"][torch.tensor([0, *tokens])][:, None]
+        said = p["predictor.embedding"][torch.tensor([0, *tokens])]
         for layer in range(shape.layers):
-            lstm = torch.nn.LSTM(x.shape[2], shape.size).double()
-            order = [0, 2, 3, 1]  # torch's i, f, g, o of ONNX's i, o, f, c
-            w, r, b = (p[f"predictor.{layer}.{part}"] for part in "WRB")
-            gates = [torch.cat([each.chunk(4)[at] for at in order]) for each in (w, r, b)]
-            values = dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), gates, strict=True))
-            values["bias_hh_l0"] = torch.zeros_like(gates[2])
-            x = torch.func.functional_call(lstm, values, (x,))[0]
-        said = x[:, 0]
+            said = lstm(said, *(p[f"predictor.{layer}.{part}"] for part in "WRB"))
     else:
         before = [-1] * (shape.context - 1) + [0, *tokens]
         contexts = torch.tensor([before[at : at + shape.context] for at in range(len(tokens) + 1)])
@@ -57,19 +51,6 @@ def predicted(sizes: StreamingArchitecture, p: dict[str, torch.Tensor], tokens: 
             mixed = embedded.transpose(1, 2)
         said = torch.relu(mixed[:, :, 0])
     return said @ p["joiner.predictor.weight"].T
-
-
-def negative_log_likelihood(log_probs: torch.Tensor, tokens: list[int]) -> torch.Tensor:
-    """Of log-probabilities [T, U + 1, V], cell by cell."""
-    frames, alpha = len(log_probs), [torch.zeros((), dtype=torch.float64)]
-    for u, token in enumerate(tokens):
-        alpha.append(alpha[u] + log_probs[0, u, token])
-    for t in range(1, frames):
-        row = [alpha[0] + log_probs[t - 1, 0, 0]]
-        for u, token in enumerate(tokens):
-            row.append(torch.logaddexp(alpha[u + 1] + log_probs[t - 1, u + 1, 0], row[u] + log_probs[t, u, token]))
-        alpha = row
-    return -(alpha[-1] + log_probs[-1, -1, 0])
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -94,13 +75,13 @@ def test_gradients_are_torchs(predictor, activation) -> None:
         mixed = encoded[:, None] + predicted(sizes, p, tokens)[None]
         mixed = torch.tanh(mixed) if activation == "tanh" else torch.relu(mixed)
         scores = mixed @ p["joiner.output.weight"].T + p["joiner.output.bias"]
-        likelihoods.append(negative_log_likelihood(scores.log_softmax(-1), tokens))
+        likelihoods.append(-path_sum(scores.log_softmax(-1), tokens))
     losses = torch.stack(likelihoods)
     cost = (torch.softmax(-losses, 0) * torch.tensor(COSTS, dtype=torch.float64)).sum()
     ((torch.tensor(WEIGHTS, dtype=torch.float64) * losses).sum() + SCALE * cost).backward()
 
     np.testing.assert_allclose(found.negative_log_likelihoods, losses.detach().numpy(), rtol=1e-5)
-    assert found.expected_cost == pytest.approx(float(cost), abs=1e-5)
+    assert found.expected_cost == pytest.approx(float(cost.detach()), abs=1e-5)
     assert set(found.gradients) == {name for name in weights if not name.startswith("encoder.")}
     for name, gradient in found.gradients.items():
         expected = p[name].grad.numpy()
