@@ -15,32 +15,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_sdk.errors import IdiolectError
 from export.imports.importer import import_sherpa
+from tests.device_sdk.damage import harm
 
 FILES = ("encoder.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt")
 
 
-def flip(folder: Path, draw: random.Random) -> None:
+def splice(folder: Path, draw: random.Random) -> None:
+    """Bytes changed, missing or added: anywhere, or where the structure is, not the weights."""
     path = folder / draw.choice(FILES)
-    content = bytearray(path.read_bytes())
-    for _ in range(draw.choice((1, 4, 40))):
-        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
-
-
-def flip_head(folder: Path, draw: random.Random) -> None:
-    """Where the structure is, not the weights."""
-    path = folder / draw.choice(FILES[:3])
-    content = bytearray(path.read_bytes())
-    for _ in range(3):
-        content[draw.randrange(min(4_000, len(content)))] = draw.randrange(256)
-    path.write_bytes(content)
-
-
-def cut(folder: Path, draw: random.Random) -> None:
-    path = folder / draw.choice(FILES)
-    content = path.read_bytes()
-    start, length = draw.randrange(len(content)), draw.choice((1, 100, 100_000))
-    path.write_bytes(content[:start] + (content[start + length :] if draw.random() < 0.5 else b""))
+    content, head = path.read_bytes(), draw.choice((4_000, 1 << 40))
+    path.write_bytes(harm.damaged(content[:head], np.random.default_rng(draw.getrandbits(64))) + content[head:])
 
 
 def missing(folder: Path, draw: random.Random) -> None:
@@ -157,7 +141,7 @@ def _opened(folder: Path, draw: random.Random, files: tuple[str, ...]) -> tuple[
 
 
 WAYS: tuple[Callable[[Path, random.Random], None], ...] = (
-    flip, flip_head, cut, missing, swapped, tokens, metadata, rewired, tensor, giant, edges,
+    splice, splice, splice, missing, swapped, tokens, metadata, rewired, tensor, giant, edges,
 )  # fmt: skip
 
 
@@ -168,7 +152,7 @@ def damaged(source: Path, number: int, folder: Path) -> Path:
     try:
         WAYS[number % len(WAYS)](folder, draw)
     except IndexError:  # nothing there to damage
-        flip(folder, draw)
+        splice(folder, draw)
     return folder
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from device_sdk.wire.messages import DeltaPlan
+from tests.device_sdk.damage import harm
 from tests.server.hostile.poison import KINDS, honest, written
 from tests.server.parties import DIGEST, ENROLMENT, HEADERS, SHAPES, Party
 
@@ -179,11 +180,7 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
     kinds = [kind for kind in KINDS.values() if plan.encoding in kind.encodings]
     where = f"/v1/rounds/{round_id}"
     change: list[Callable[[bytearray], bytes]] = [
-        lambda body: _flipped(body, dice),
-        lambda body: bytes(body[: dice.randrange(len(body) + 1)]),
-        lambda body: bytes(body[dice.randrange(len(body) + 1) :]),
-        lambda body: body[: (at := dice.randrange(len(body) + 1))] + dice.randbytes(dice.randrange(40)) + body[at:],
-        lambda body: bytes(body) + bytes(body),
+        *[lambda body: harm.damaged(bytes(body), rng)] * 5,
         lambda body: bytes(body).replace(b":", b":[" * dice.randrange(1, 3000), 1),
         lambda body: bytes(body).replace(b'"', b'"\\u0000\\ud800', dice.randrange(1, 4)),
         lambda body: bytes(body).replace(b"1", b"1" * dice.randrange(1, 5000), dice.randrange(1, 3)),
@@ -217,9 +214,3 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         if dice.random() < 0.1:
             headers |= [dice.choice(MISFITS)]
         yield Thrown(method, target, content, headers, sign=dice.random() < 0.9, round_id=signed_for)
-
-
-def _flipped(body: bytearray, dice: random.Random) -> bytes:
-    for _ in range(dice.randrange(1, 5)):
-        body[dice.randrange(len(body))] = dice.randrange(256)
-    return bytes(body)
