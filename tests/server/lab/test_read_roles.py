@@ -2,7 +2,7 @@
 of its own are, and it does not."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +29,21 @@ Read = Callable[[Bundle, Path], None]
 
 def write_barista(folder: Path, readable: Collection[Role], each: int = 3) -> str:
     """A voice of each role, with damaged recordings where the role is not to be read. Returns its KIND:PATH."""
+    voices = {role: SPLIT["barista"][role][0] for role in ROLES}
+    return write_voices(folder, dict.fromkeys(voices.values(), each), {voices[role] for role in readable})
+
+
+def write_voices(folder: Path, voices: Mapping[str, int], readable: Collection[str] | None = None) -> str:
+    """So many orders of each voice, damaged where it is none of ``readable``. Returns its KIND:PATH."""
     (folder / "audio").mkdir(parents=True)
     rows, noise = [], np.random.default_rng(0)
-    for role in ROLES:
-        voice = SPLIT["barista"][role][0]
-        for number in range(each):
-            row = {"id": f"{voice}-{number}", "voice_group": voice, "text": "a latte", "slots": {"drink": "latte"}}
-            rows.append(json.dumps(row))
-            path = folder / "audio" / f"{row['id']}.flac"
-            path.write_text("damaged")
-            if role in readable:
-                soundfile.write(path, 0.1 * noise.standard_normal(8_000), 16_000)
+    for voice, number in ((voice, number) for voice, count in voices.items() for number in range(count)):
+        row = {"id": f"{voice}-{number}", "voice_group": voice, "text": "a latte", "slots": {"drink": "latte"}}
+        rows.append(json.dumps(row))
+        path = folder / "audio" / f"{row['id']}.flac"
+        path.write_text("damaged")
+        if readable is None or voice in readable:
+            soundfile.write(path, 0.1 * noise.standard_normal(8_000), 16_000)
     (folder / "barista.jsonl").write_text("\n".join(rows))
     return f"barista:{folder}"
 

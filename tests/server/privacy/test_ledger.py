@@ -139,25 +139,38 @@ def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[P
     assert lines == [first_spent, second_spent]
 
 
-def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
-    charge = charge_for("marginals", RoundSettings(marginals=MarginalPlan(epsilon=0.5)))
+@pytest.mark.parametrize(
+    ("stream", "plan", "dear", "send"),
+    [
+        ("marginals", {"epsilon": 0.5}, {"mode": "paper"}, lambda device, name: device.send_counts(name, {1: 1})),
+        (
+            "words",
+            {"epsilon": 1.0, "delta": 1e-7},
+            {"epsilon": 50.0},
+            lambda device, name: device.send_words(name, "x"),
+        ),
+    ],
+    ids=["marginals", "words"],
+)
+def test_fails_closed_at_the_cap(tmp_path: Path, stream: Any, plan: dict[str, Any], dear: dict[str, Any], send) -> None:
+    charge = charge_for(stream, RoundSettings.model_validate({"marginals": None, stream: plan}))
     two, three = (compose(Spent({charge: rounds}), DELTA)[0] for rounds in (2, 3))
-    with serving(tmp_path, marginals_cap=(two + three) / 2, deltas_cap=50.0) as http:
+    with serving(tmp_path, deltas_cap=50.0, **{f"{stream}_cap": (two + three) / 2}) as http:
         operator, device = Operator(http), Party(http).enrol()
         for number in range(3):
-            round_id = operator.open(marginals={"epsilon": 0.5})
+            round_id = operator.open(**{"marginals": None, stream: plan})
             offer = device.check_in().json()["round"]
-            answer = device.send_counts(round_id, {1: 1})
+            answer = send(device, round_id)
             operator.close(round_id)
             assert (offer is not None, answer.status_code) == ((True, 200) if number < 2 else (False, 403))
         assert answer.json()["code"] == "privacy_cap"
-        assert operator.get("privacy")["streams"]["marginals"]["epsilon"] == two
-        for stream, plan in (
-            ("deltas", {"marginals": None, "deltas": {}}),
-            ("marginals", {"marginals": {"mode": "paper"}}),
-        ):
-            refused = http.post("/v1/operator/rounds", json={"settings": plan}, headers=HEADERS)
-            assert refusal(refused) == (422, "privacy_cap") and refused.json()["field"] == stream
+        found = operator.get("privacy")
+        assert found["streams"][stream]["epsilon"] == two <= found["caps"][stream]
+        assert found["streams"][stream]["trust_model"].startswith("central")
+        for other, asked in ((stream, dear), ("deltas", {})):
+            settings = {"settings": {"marginals": None, other: asked}}
+            refused = http.post("/v1/operator/rounds", json=settings, headers=HEADERS)
+            assert refusal(refused) == (422, "privacy_cap") and refused.json()["field"] == other
 
 
 def test_a_backup_whose_totals_are_not_those_of_its_lines_is_refused(http: Any, operator, device, tmp_path) -> None:

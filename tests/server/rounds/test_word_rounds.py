@@ -1,18 +1,14 @@
 """Rounds that collect words outside the public list: what is offered, taken, refused, charged and released."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from device_sdk.wire.messages import CheckedIn, WordPlan
-from server.plans.round import RoundSettings
-from server.privacy.charges import charge_for
-from server.privacy.composition import Spent, compose
 from server.privacy.new_words import threshold
 from server.rounds.releases import Release, store_release
-from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, refusal, serving
+from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, serving
 
 TWICE = {"epsilon": NO_NOISE}
 """A plan that releases what two devices name."""
@@ -73,28 +69,6 @@ def test_malformed_reports_are_refused_by_name(operator, device, changes, status
     answer = device.send_words(round_id, "zzsecret", **changes)
     assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (status, code, field)
     assert "zzsecret" not in answer.text and operator.get(f"rounds/{round_id}")["reports"]["words"] == 0
-
-
-def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
-    plan = {"epsilon": 1.0, "delta": 1e-7}
-    charge = charge_for("words", RoundSettings(words=WordPlan.model_validate(plan)))
-    two, three = (compose(Spent({charge: rounds}), 1e-6)[0] for rounds in (2, 3))
-    with serving(tmp_path, words_cap=(two + three) / 2) as http:
-        operator, device = Operator(http), Party(http).enrol()
-        for number in range(3):
-            round_id = opened(operator, **plan)
-            offer = device.check_in().json()["round"]
-            answer = device.send_words(round_id, "cortado")
-            operator.close(round_id)
-            assert (offer is not None, answer.status_code) == ((True, 200) if number < 2 else (False, 403))
-        assert answer.json()["code"] == "privacy_cap"
-        found = operator.get("privacy")
-        assert found["streams"]["words"]["epsilon"] == two <= found["caps"]["words"]
-        assert found["streams"]["words"]["trust_model"].startswith("central")
-        dear = http.post("/v1/operator/rounds", json={"settings": {"words": {"epsilon": 50.0}}}, headers=HEADERS)
-        assert (refusal(dear), dear.json()["field"]) == ((422, "privacy_cap"), "words")
-        # Ten of these deltas are all that the server states epsilons at: nothing is left to say then.
-        assert compose(Spent({charge: 10}), 1e-6)[0] == math.inf
 
 
 def test_a_server_that_was_killed_draws_the_same_words_again(http: Any, operator, devices, monkeypatch) -> None:

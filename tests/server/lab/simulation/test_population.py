@@ -1,13 +1,12 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora.grammar import split_of
 from server.lab.simulation.population import Participant, Shape, gather
+from tests.server.lab.test_read_roles import write_voices
 
 SMALL = Shape(rounds=2, devices=2, each=2, heldout=1, heldout_each=2)
 
@@ -32,19 +31,8 @@ def test_made_voices_and_sentences_belong_to_their_split_and_follow_from_the_see
     assert all(np.array_equal(a.load(), b.load()) for a, b in pairs)
 
 
-def write_barista(folder: Path, groups: dict[str, int]) -> str:
-    (folder / "audio").mkdir(parents=True)
-    fields = {"text": "a latte", "slots": {"drink": "latte"}, "suspicious": None}
-    names = [(group, f"{group}-{number}") for group, count in groups.items() for number in range(count)]
-    for _, name in names:
-        soundfile.write(folder / "audio" / f"{name}.flac", np.zeros(1600, np.float32), 16_000)
-    rows = [json.dumps({"id": name, "voice_group": group, **fields}) + "\n" for group, name in names]
-    (folder / "barista.jsonl").write_text("".join(rows), "utf-8")
-    return f"barista:{folder}"
-
-
 def test_real_voices_are_split_as_the_card_says(tmp_path: Path) -> None:
-    source = write_barista(tmp_path / "data", {f"v{number}": 5 for number in range(8)})
+    source = write_voices(tmp_path / "data", {f"v{number}": 5 for number in range(8)})
     card = {"barista": {"base": ["v0"], "development": ["v1"], "devices": ["v2", "v3"], "heldout": ["v4"]}}
     population = gather(source, 1, Shape(rounds=3), card, tmp_path / "speech")
     devices, heldout = ({voice.name for voice in voices} for voices in (population.devices, population.heldout))
@@ -55,16 +43,16 @@ def test_real_voices_are_split_as_the_card_says(tmp_path: Path) -> None:
 
 
 def test_unknown_voices_are_split_the_same_way_every_time_and_two_are_enough(tmp_path: Path) -> None:
-    source = write_barista(tmp_path / "data", {f"new{number}": 1 for number in range(30)})
+    source = write_voices(tmp_path / "data", {f"new{number}": 1 for number in range(30)})
     found = [gather(source, seed, Shape(rounds=1), {}, tmp_path / str(seed)).devices for seed in (1, 2)]
     first, second = ({voice.name for voice in devices} for devices in found)
     assert first == second and 10 < len(first) < 28
-    population = gather(write_barista(tmp_path / "two", {"v0": 3, "v1": 3}), 1, Shape(), {}, tmp_path / "speech")
+    population = gather(write_voices(tmp_path / "two", {"v0": 3, "v1": 3}), 1, Shape(), {}, tmp_path / "speech")
     assert len(population.devices) == len(population.heldout) == 1
 
 
 @pytest.mark.parametrize("groups", [{"v0": 3}, {"v0": 3, "v1": 3}])
 def test_a_source_with_nobody_to_hold_out_is_refused(groups: dict[str, int], tmp_path: Path) -> None:
-    source = write_barista(tmp_path / "data", groups)
+    source = write_voices(tmp_path / "data", groups)
     with pytest.raises(DataError, match="not in base training"):
         gather(source, 1, Shape(), {"barista": {"base": ["v1"]}}, tmp_path / "speech")

@@ -240,6 +240,8 @@ def test_keys_are_checked_when_they_come(server: Server) -> None:
         changed = changed.model_copy(update={"signature": thief.party.key.sign(advertised_bytes(changed))})
         answer = thief.post("keys", changed)
         assert refusal(answer) == (422, "bad_message") and answer.json()["field"] == field
+    unsigned = thief.post("keys", own.model_copy(update={"signature": members[0].participant.advertised.signature}))
+    assert refusal(unsigned) == (422, "bad_message") and unsigned.json()["field"] == "signature"
     assert refusal(thief.post("keys", own.model_copy(update={"words_digest": "e" * 64}))) == (409, "other_words")
     assert thief.join().status_code == 200
 

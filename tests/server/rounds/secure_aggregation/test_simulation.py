@@ -212,15 +212,6 @@ def test_keys_that_are_of_no_use(changes: dict[str, Any], message: str) -> None:
         checks.check_advertisement(resigned(party, **changes), own.identity_key)
 
 
-def test_keys_of_another_device_or_unsigned() -> None:
-    one, other = (party.participant.advertised for party in advertised(2).values())
-    checks.check_advertisement(one, one.identity_key)
-    with pytest.raises(ProtocolError, match="identity_key: found another"):
-        checks.check_advertisement(one, other.identity_key)
-    with pytest.raises(ProtocolError, match="signature: not that of identity_key"):
-        checks.check_advertisement(one.model_copy(update={"signature": other.signature}), one.identity_key)
-
-
 def test_too_few_shares_make_no_sum() -> None:
     masked = {name: message.masked for name, message in HONEST.sent["masked"].items()}  # type: ignore[attr-defined]
     revealed: list[Any] = list(HONEST.sent["unmasking"].values())
