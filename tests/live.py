@@ -136,35 +136,30 @@ def _copy(source: socket.socket, sink: socket.socket, path: Path) -> None:
 
 
 class CuttingLine(_Relay):
-    """Every answer of more than ``most`` bytes breaks off after as many: the connection is closed, or, where it
-    ``stalls``, left open and silent. None: the connection is whole."""
+    """Every answer of more than ``most`` bytes breaks off after as many: the connection is closed."""
 
-    def __init__(self, url: str, most: int | None = None, *, stalls: bool = False) -> None:
-        self.most, self.stalls, self.broken, self.passed = most, stalls, 0, 0
+    def __init__(self, url: str, most: int) -> None:
+        self.most, self.broken = most, 0
         super().__init__(url)
 
     def _passing(self, near: socket.socket, far: socket.socket) -> tuple[Callable[[], None], ...]:
         left = [self.most]
         return partial(self._up, near, far, left), partial(self._down, far, near, left)
 
-    def _up(self, near: socket.socket, far: socket.socket, left: list[int | None]) -> None:
+    def _up(self, near: socket.socket, far: socket.socket, left: list[int]) -> None:
         with suppress(OSError):
             while chunk := near.recv(1 << 16):
                 left[0] = self.most  # another request of the same connection
                 far.sendall(chunk)
             far.shutdown(socket.SHUT_WR)
 
-    def _down(self, far: socket.socket, near: socket.socket, left: list[int | None]) -> None:
+    def _down(self, far: socket.socket, near: socket.socket, left: list[int]) -> None:
         with suppress(OSError):
             while chunk := far.recv(1 << 14):
-                if left[0] is not None:
-                    chunk, left[0] = chunk[: left[0]], max(0, left[0] - len(chunk))
-                near.sendall(chunk)
-                self.passed += len(chunk)
+                near.sendall(chunk[: left[0]])
+                left[0] = max(0, left[0] - len(chunk))
                 if left[0] == 0:
                     self.broken += 1
-                    while self.stalls:
-                        time.sleep(1.0)
                     break
         for each in (near, far):
             with suppress(OSError):
