@@ -53,17 +53,10 @@ def write_file(path: Path, text: str, *, folders: bool = False) -> None:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def deliver(
-    document: Mapping[str, object],
-    as_json: bool,
-    output: Path | None,
-    *,
-    ascii_only: bool = True,
-    folders: bool = False,
-) -> bool:
+def deliver(document: Mapping[str, object], as_json: bool, output: Path | None, *, folders: bool = False) -> bool:
     """Write a command's outcome as JSON to ``output``, where given, print it where asked to; whether it was printed.
     Raises DataError where the file cannot be written."""
-    text = json.dumps(document, indent=2, ensure_ascii=ascii_only)
+    text = json.dumps(document, indent=2)
     if output is not None:
         write_file(output, text + "\n", folders=folders)
     if as_json:

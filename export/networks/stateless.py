@@ -115,9 +115,6 @@ class StatelessTransducer(nn.Module):
             raise BundleError(f"weights: are not those of this Zipformer ({str(error)[:200]})") from error
         return self
 
-    def parameters_of(self, name: str) -> list[nn.Parameter]:
-        return [self.get_parameter(name)]
-
     def join(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         """Log-probabilities [..., V] of broadcastable terms [..., J]."""
         return self.joiner_output(torch.tanh(encoded + predicted)).log_softmax(-1)

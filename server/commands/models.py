@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from device_sdk.bundle import weights as weight_files
@@ -151,7 +152,8 @@ def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:
     if source.is_file() and source.suffix == ".safetensors":
         if version is None:
             raise typer.BadParameter("a weights file does not name its version; give one", param_hint="--version")
-        return dump_weights(weight_files.read(source.read_bytes(), str(source))), version
+        tensors = weight_files.read(source.read_bytes(), str(source))
+        return dump_weights({name: np.asarray(value, np.float32) for name, value in tensors.items()}), version
     from server.registry.initial import initial_from_bundle
 
     bundle = initial_from_bundle(source)

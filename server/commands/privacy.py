@@ -1,19 +1,16 @@
-"""``idiolect privacy``: what was spent, what a federation would cost, and published tables of such costs; attacks
-on the samplers, and a private release of new words."""
+"""``idiolect privacy``: what was spent, what a federation would cost, and published tables of such costs; attacks on
+the samplers."""
 
 import math
 import sys
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import StrictStr, TypeAdapter, ValidationError
 
 from device_sdk.commands.output import AsJson, Output, deliver
-from device_sdk.errors import ConfigurationError, DataError, PrivacyError
-from device_sdk.wire.messages import WordPlan
+from device_sdk.errors import ConfigurationError, DataError
 from server.commands.operators import Answer, command, finite, show
 from server.operators.client import OperatorClient
 
@@ -172,68 +169,6 @@ def audit(
         show(title, ("sampler", "runs", "claimed", "delta", "at least", "verdict", "bet"), rows)
     if not kept:
         raise typer.Exit(1)
-
-
-@app.command("words")
-def words(
-    contributions: Annotated[
-        Path, typer.Argument(help="JSON lines: a list of words outside the public list, one line for each device.")
-    ],
-    max_words: Annotated[int, typer.Option(help="Words that a device may name.")] = 5,
-    epsilon: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1e-7,
-    bundle: Annotated[Path | None, typer.Option(help="Bundle that holds the public list.  [default: packaged]")] = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
-    """Release new words that enough devices named, with (epsilon, delta) for each device; the rest is never shown.
-
-    Every call is a release of its own, and costs that much again: keep what it says."""
-    from server.privacy.new_words import devices_of, released_words, threshold
-    from server.registry.initial import initial_from_bundle
-
-    plan = _plan(max_words, epsilon, delta)
-    listed = frozenset(initial_from_bundle(bundle).words)
-    release = released_words(devices_of(_read(contributions), listed, plan), plan)
-    document = {
-        "words": release,
-        "threshold": threshold(plan),
-        "epsilon": epsilon,
-        "delta": delta,
-        "adjacency": "user: all words that one device names added or removed",
-        "trust_model": "central: whoever runs this sees the words of every device before the release",
-    }
-    if deliver(document, as_json, output, ascii_only=False):
-        return
-    show("New words", ("word", "devices, noised"), list(release.items()))
-    typer.echo(f"named by about {threshold(plan)} devices or more; epsilon {epsilon:g}, delta {delta:g}")
-    for key in ("adjacency", "trust_model"):
-        typer.echo(f"{key.replace('_', ' ')}: {document[key]}")
-
-
-def _plan(max_words: int, epsilon: float, delta: float) -> WordPlan:
-    """Raises PrivacyError naming the option that is impossible."""
-    try:
-        return WordPlan(max_words=max_words, epsilon=epsilon, delta=delta)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        raise PrivacyError(f"--{name}: found {first['input']!r}: {first['msg']}") from error
-
-
-def _read(source: Path) -> list[frozenset[str]]:
-    """One set of words for each line. Raises DataError naming the line, never what is in it."""
-    try:
-        lines = source.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{source}: cannot be read ({type(error).__name__}); expected JSON lines in UTF-8") from None
-    words, sets = TypeAdapter(frozenset[StrictStr]), []
-    for number, line in enumerate(lines, 1):
-        try:
-            sets.append(words.validate_json(line))
-        except ValidationError:
-            raise DataError(f"{source}: line {number}: expected a JSON list of words") from None
-    return sets
 
 
 def _show_rows(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:

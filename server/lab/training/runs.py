@@ -11,12 +11,10 @@ import numpy as np
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar, kind_of, open_corpus
-from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
 from server.lab.corpora.readers import AUDIO_SUFFIXES, load_audio
 from server.lab.corpora.roles import ROLES, SPLIT, Role, role_of, split_voices
 from server.lab.corpora.utterance import Utterance, Waveform
-from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
@@ -28,7 +26,6 @@ Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
 """What a shard is made of, all given sentences, the utterances to watch, and details for the card."""
 
 _WATCHED_PER_SOURCE = 60
-_LANGUAGE_VOICES = 400
 _WATCHED: tuple[Role, ...] = ("development", "devices", "heldout")
 
 
@@ -39,26 +36,19 @@ def run_rnnt(
     data: Sequence[str],
     command: str,
     *,
-    language: str | None = None,
     begin: Path | None = None,
     fresh_pieces: bool = False,
-    frozen: Sequence[str] = (),
     noise: Path | None = None,
     recorded: float = 0.3,
     **how: Any,
 ) -> dict[str, Any]:
-    """``idiolect train rnnt``. Returns the last line of the log. language: of espeak-ng's voices where it is not
-    English. begin: a bundle, or the folder of a run, to go on from; fresh_pieces, frozen: see
-    :class:`server.lab.training.rnnt.adaptation.Start`. noise: a folder of recordings of what homes sound like.
-    recorded: share of utterances that are real, where there is real speech. how: see
+    """``idiolect train rnnt``. Returns the last line of the log. begin: a bundle, or the folder of a run, to go
+    on from; fresh_pieces: see :class:`server.lab.training.rnnt.adaptation.Start`. noise: a folder of recordings of what
+    homes sound like. recorded: share of utterances that are real, where there is real speech. how: see
     :func:`server.lab.training.rnnt.train_rnnt`."""
-    if begin is None and (fresh_pieces or frozen):
-        raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
-    if language is not None and data:
-        raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
-    features = recipe.features
-    prepared = _english(texts, data, features, recorded) if language is None else _foreign(language, texts, features)
-    mixture, sentences, watched, details = prepared
+    if begin is None and fresh_pieces:
+        raise ConfigurationError("fresh pieces: found no network to begin with; give --begin")
+    mixture, sentences, watched, details = _prepared(texts, data, recipe.features, recorded)
     if noise is not None:
         mixture = replace(mixture, noises=home_noises(noise))
         details |= {"noise": portable(str(noise))}
@@ -66,11 +56,11 @@ def run_rnnt(
     start, pieces = None, b""
     if begin is not None:
         parameters, pieces = read_start(begin)
-        start = Start(parameters, fresh_pieces, tuple(frozen))
-        details |= {"begin": portable(str(begin)), "fresh_pieces": fresh_pieces, "frozen": list(frozen)}
+        start = Start(parameters, fresh_pieces)
+        details |= {"begin": portable(str(begin)), "fresh_pieces": fresh_pieces}
     if start is None or fresh_pieces:
         pieces = _pieces(recipe, mixture, out)
-    words = word_list(grammar.vocabulary() if language is None else (), sentences)
+    words = word_list(grammar.vocabulary(), sentences)
     write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
     details |= {
         "command": portable(command.replace(str(out), "RUN")),
@@ -90,7 +80,7 @@ def home_noises(folder: Path) -> tuple[Waveform, ...]:
     return tuple(waveform[: 2 * waveform.size // 3] for waveform in recorded)
 
 
-def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettings, recorded: float) -> Prepared:
+def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSettings, recorded: float) -> Prepared:
     """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
     simulated devices."""
     sentences = [line for path in texts for line in read_sentences(path)]
@@ -125,47 +115,6 @@ def _english(texts: Sequence[Path], data: Sequence[str], features: FeatureSettin
         ),
     }
     return mixture, sentences, watched, details
-
-
-def _foreign(language: str, texts: Sequence[Path], features: FeatureSettings) -> Prepared:
-    """Espeak-ng's voices of another language than English say the given sentences."""
-    if not texts:
-        raise DataError(f"--language {language}: found no sentences; give some with --text, one a line")
-    sentences = [line for path in texts for line in read_sentences(path, english=False)]
-    count = min(_WATCHED_PER_SOURCE, len(sentences) // 10)
-    kept = set(np.random.default_rng(0).permutation(len(sentences))[count:].tolist())
-    watched = [line for number, line in enumerate(sentences) if number not in kept]
-    spoken = [sentences[number] for number in sorted(kept)]
-    voices = language_voices(language, "base", _LANGUAGE_VOICES, seed=1)
-    mixture = Mixture(tuple(spoken), intents={}, sentences_share=1.0, recorded=0.0, voices=voices, features=features)
-    return mixture, spoken, language_examples(language, watched, features), {"language": language}
-
-
-def language_voices(language: str, voice_set: Role, count: int, seed: int) -> tuple[Voice, ...]:
-    """Voices of a set whose accent is a language of espeak-ng (``fr``, ``es``, ``fr-be``, ...). Raises DataError where
-    it has none of that name."""
-    generator = np.random.default_rng([seed, *voice_set.encode(), *language.encode()])
-    voices = tuple(replace(draw_voice(voice_set, generator), accent=language) for _ in range(count))
-    try:
-        speak("a", voices[0])
-    except DataError as error:
-        raise DataError(f"language: found {language!r}, expected one that espeak-ng speaks, like fr") from error
-    return voices
-
-
-def language_examples(
-    language: str, sentences: Sequence[str], features: FeatureSettings = FeatureSettings()
-) -> list[Example]:
-    """Each sentence by a speaker who chooses between weights, and by one who only checks; neither is trained on."""
-    examples = []
-    for voice_set in (_WATCHED[0], _WATCHED[2]):
-        voices = language_voices(language, voice_set, 10, seed=11)
-        for number, text in enumerate(sentences):
-            generator = np.random.default_rng([11, number])
-            waveform = speak(text, voices[number % len(voices)])
-            waveform = apply_scene(waveform, draw_scene(generator, GENTLE), generator)
-            examples.append(Example(logmel(waveform, features), text, f"made.{voice_set}"))
-    return examples
 
 
 def real_recordings(source: str) -> list[Recording]:

@@ -283,23 +283,6 @@ def test_privacy(run: Run, operator: Operator, device: Party) -> None:
     assert all(words in shown for words in told)
 
 
-def test_privacy_words(run: Run, tmp_path: Path) -> None:
-    source = tmp_path / "words.jsonl"
-    source.write_text("\n".join(json.dumps(["zyxwort", f"rollout{'x' * number}"]) for number in range(40)))
-    options = (str(source), "--max-words", "2", "--epsilon", "8", "--delta", "1e-9")
-    found = json.loads(run(privacy.app, "words", *options, "--json"))
-    assert list(found["words"]) == ["zyxwort"] and found["threshold"] < 10
-    shown = run(privacy.app, "words", *options, "--output", str(tmp_path / "out.json"))
-    assert "zyxwort" in shown and "rollout" not in shown + (tmp_path / "out.json").read_text()
-    source.write_text('["one"]\n{"secret": 1}')
-    with pytest.raises(DataError, match="line 2: expected a JSON list") as raised:
-        run(privacy.app, "words", str(source))
-    assert "secret" not in str(raised.value)
-    for option, value in (("--max-words", "0"), ("--epsilon", "0"), ("--delta", "1"), ("--epsilon", "nan")):
-        with pytest.raises(PrivacyError, match=f"{option}: found"):
-            run(privacy.app, "words", str(source), option, value)
-
-
 def test_privacy_audit(run: Run) -> None:
     found = json.loads(run(privacy.app, "audit", "--runs", "16000", "--confidence", "0.999", "--json"))
     assert len(found["samplers"]) == 7 and all(line["lower_bound"] >= 0 for line in found["samplers"])

@@ -2,7 +2,7 @@
 
 V: pieces; E: embedding size; J: joiner size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import BLANK, Architecture
 from device_sdk.bundle.weights import read as read_weights
-from device_sdk.errors import BundleError, ConfigurationError
-from export.networks.rnnt import RNNT
-from export.networks.stateless import StatelessShape, StatelessTransducer
+from device_sdk.errors import BundleError
+from export.networks.stateless import StatelessShape
 
 _OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
 
@@ -24,12 +23,10 @@ _OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias
 class Start:
     """What a run goes on from. parameters: of the trained network, constants too, by public name. fresh_pieces: the
     tokenizer is a new one, of any size, so that what belongs to pieces (the embedding [V, E] and the joint's output [V,
-    J], [V]) begins anew and the encoder is first trained by CTC. frozen: names of parameters that stay as they are, or
-    the beginnings of such names up to a dot: ``encoder.0``, ``predictor``, ``joiner.output.bias``."""
+    J], [V]) begins anew and the encoder is first trained by CTC."""
 
     parameters: Mapping[str, NDArray[Any]]
     fresh_pieces: bool = False
-    frozen: Sequence[str] = ()
 
     def parameters_for(self, architecture: Architecture | StatelessShape, seed: int) -> Mapping[str, NDArray[Any]]:
         """The parameters to begin with. Fresh rows are as large as the trained ones; blank keeps its own. Raises
@@ -58,20 +55,3 @@ def read_start(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
         return read_weights(source.read_bytes(), str(source)), (path / "tokenizer.model").read_bytes()
     bundle = Bundle.open(path)
     return bundle.weights, bundle.file("tokenizer.model").read_bytes()
-
-
-def freeze(network: RNNT | StatelessTransducer, names: Sequence[str]) -> list[str]:
-    """Leave these parameters as they are from now on; see :class:`Start`. Returns their public names in order. Raises
-    ConfigurationError for a name that fits none."""
-    sizes = network.architecture
-    known = list(network.to_parameters() if isinstance(sizes, StatelessShape) else sizes.parameter_shapes())
-    chosen = []
-    for name in names:
-        fitting = [each for each in known if each == name or each.startswith(f"{name}.")]
-        if not fitting:
-            raise ConfigurationError(f"freeze: found {name!r}, expected the beginning of one of {', '.join(known)}")
-        chosen += fitting
-    for name in chosen:
-        for value in network.parameters_of(name):
-            value.requires_grad_(False)
-    return [name for name in known if name in chosen]

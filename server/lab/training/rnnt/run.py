@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from device_sdk.bundle.architecture import BLANK
 from export.networks.stateless import StatelessTransducer
 from export.zipformer import export_zipformer
 from server.lab.training.data import Example, moments
-from server.lab.training.rnnt.adaptation import Start, freeze
+from server.lab.training.rnnt.adaptation import Start
 from server.lab.training.rnnt.learner import new_network
 from server.lab.training.rnnt.recipe import Recipe
 from server.lab.training.rnnt.shards import ShardSampler
 from server.lab.training.rnnt.task import RnntTask
 from server.lab.training.speech import Mixture, ShardMaker
-from server.lab.training.trainer import Position, Trainer, append_log, progress_bar, write_atomically
-from server.lab.training.trainer import tensorboard as event_files
+from server.lab.training.trainer import Trainer, append_log, progress_bar, write_atomically
 
 CPU = torch.device("cpu")
 SHYNESS = (0.0, 0.5, 1.0, 1.5, 2.0)
@@ -40,10 +39,8 @@ def train_rnnt(
     watched: Sequence[Example] = (),
     details: Mapping[str, Any] | None = None,
     *,
-    snapshots: Path | None = None,
     begin: Mapping[str, NDArray[np.floating]] | Start | None = None,
     device: torch.device = CPU,
-    tensorboard: Path | None = None,
     show: bool = True,
     until: float = math.inf,
 ) -> dict[str, Any]:
@@ -51,11 +48,10 @@ def train_rnnt(
     ``time.monotonic()``, comes first, how far it came, with ``finished`` false.
 
     pieces: the tokenizer's model. begin: parameters and constants of a trained network to go on from; the same pieces
-    are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or stays
-    as it is. watched: utterances to report word errors on, by source, which are not trained on; those whose source ends
-    with ``.development`` choose the weights that are exported. details: what ``training.json`` should also say.
-    snapshots: receives copies of the weights on the way. device: to train on. tensorboard: a folder for its event
-    files. show: a progress bar. Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and
+    are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new.
+    watched: utterances to report word errors on, by source, which are not trained on; those whose source ends with
+    ``.development`` choose the weights that are exported. details: what ``training.json`` should also say. device: to
+    train on. show: a progress bar. Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and
     checkpoint.safetensors to ``out``; of a Zipformer also the folder ``sherpa``, in sherpa-onnx's layout. Raises
     LearningError when a gradient is no longer a number."""
     torch.set_num_threads(recipe.threads)
@@ -68,14 +64,12 @@ def train_rnnt(
     task = RnntTask(network, tokenizer, recipe.phases, begun=start is not None, transducer=transducer)
     if start is not None:
         network.from_parameters(start.parameters_for(recipe.architecture, recipe.seed))
-        freeze(network, start.frozen)
     write_atomically(out / "tokenizer.model", pieces)
-    result = _Result(task, out, {**(details or {}), "recipe": asdict(recipe)}, snapshots)
+    result = _Result(task, out, {**(details or {}), "recipe": asdict(recipe)})
     with ExitStack() as stack:
         torch.set_flush_denormal(True)  # denormal numbers slow training down
         stack.callback(torch.set_flush_denormal, False)
         maker = stack.enter_context(ShardMaker(out / "speech", mixture, recipe.seed, recipe.shard))
-        shown = [progress_bar(show), *([] if tensorboard is None else [event_files(tensorboard)])]
         if start is None and not (out / "checkpoint.safetensors").exists():
             mean, scale = moments(maker.window(0, 1))
             network.mean.copy_(torch.from_numpy(mean))
@@ -87,36 +81,27 @@ def train_rnnt(
             out,
             watched=watched,
             device=device,
-            observers=[stack.enter_context(each) for each in shown],
-            keep=result.keep,
+            observers=[stack.enter_context(progress_bar(show))],
+            keep=lambda at: result.export(at.record),
             until=until,
         )
         record = trainer.run()
         return finish(trainer, result) if trainer.progress >= 1.0 else record
 
 
+@dataclass(frozen=True, slots=True)
 class _Result:
     """The files that a run leaves: weights and what they are."""
 
-    def __init__(self, task: RnntTask, out: Path, details: dict[str, Any], snapshots: Path | None) -> None:
-        self.task, self.out, self.details, self.snapshots = task, out, details, snapshots
+    task: RnntTask
+    out: Path
+    details: dict[str, Any]
 
-    def keep(self, at: Position) -> None:
-        """Write the weights in the module to the run's folder and, numbered, to ``snapshots``."""
-        self.export(at.record)
-        if self.snapshots is not None:
-            folder = self.snapshots / f"epoch-{at.epoch:04d}"
-            self.export(at.record, folder)
-            write_atomically(folder / "tokenizer.model", (self.out / "tokenizer.model").read_bytes())
-            append_log(self.snapshots / "log.jsonl", {**at.record, "snapshot": str(folder)})
-
-    def export(self, record: Mapping[str, Any], folder: Path | None = None) -> None:
-        folder = folder or self.out
-        folder.mkdir(parents=True, exist_ok=True)
+    def export(self, record: Mapping[str, Any]) -> None:
         weights = weight_files.halved(self.task.weights())
-        write_atomically(folder / "weights.safetensors", weight_files.serialize(weights))
+        write_atomically(self.out / "weights.safetensors", weight_files.serialize(weights))
         described = {**self.details, "result": dict(record)}
-        write_atomically(folder / "training.json", json.dumps(described, indent=2).encode())
+        write_atomically(self.out / "training.json", json.dumps(described, indent=2).encode())
 
 
 def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
@@ -134,7 +119,8 @@ def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
             tried[nats] = sum(rates) / len(rates)
         shyness = min(tried, key=lambda nats: tried[nats])
     bias[BLANK] = before[BLANK] - shyness
-    task.module.network.from_parameters({name: np.float32(np.float16(value)) for name, value in task.weights().items()})
+    half = {name: value.astype(np.float16) for name, value in task.weights().items()}
+    task.module.network.from_parameters({name: value.astype(np.float32) for name, value in half.items()})
     record = {**trainer.at.record, "blank_lowered_by": shyness}
     if trainer.watched:
         record["wer"] = trainer.errors()

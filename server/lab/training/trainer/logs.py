@@ -1,4 +1,4 @@
-"""What a run tells: a log with one JSON line a record, a progress bar, TensorBoard."""
+"""What a run tells: a log with one JSON line a record, and a progress bar."""
 
 import json
 import time
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from device_sdk.errors import MissingExtraError
 
 
 class Observer(Protocol):
@@ -29,25 +27,6 @@ def progress_bar(show: bool = True) -> Iterator[Observer]:
             losses = " ".join(f"{name} {value:.3f}" for name, value in figures.items() if name.startswith("loss/"))
             bar.update(task, completed=progress, description=f"step {step} {losses.replace('loss/', '')}")
 
-        yield observe
-
-
-@contextmanager
-def tensorboard(folder: Path) -> Iterator[Observer]:
-    """An observer that writes what TensorBoard reads. Raises MissingExtraError where tensorboard is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
-    writer: Any = SummaryWriter(str(folder))
-
-    def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
-            writer.add_scalar(name, value, step)
-        if any(name.startswith("wer/") for name in figures):
-            writer.flush()
-
-    with writer:
         yield observe
 
 
