@@ -2,8 +2,7 @@
 
     python assistant.py command.wav          # or without a file: the microphone, which needs idiolect[mic]
 
-After each command, press Enter if it was heard right, type `n` if not, or type the right words.
-"""
+After each command, press Enter if it was heard right, type `n` if not, or type the right words."""
 
 import argparse
 import secrets

@@ -27,8 +27,7 @@ class Curve:
     """A logistic map (Platt scaling) of a posterior p and of the coverage c, the log of what of all probability a list
     holds, 0 or less:
 
-        log-odds of being right = slope * logit(p) + offset + coverage * c + coverage_per_word * c / words
-    """
+        log-odds of being right = slope * logit(p) + offset + coverage * c + coverage_per_word * c / words"""
 
     slope: float = 1.0
     offset: float = 0.0
@@ -119,8 +118,7 @@ class CombinationWeights:
         counts are reported (section 2.2 has both).
     posterior_scale: beyond the paper: n-best lists count by softmax(posterior_scale * score) in place of the kernel;
         0: the kernel.
-    Raises ValueError, naming the field, for a value outside its domain.
-    """
+    Raises ValueError, naming the field, for a value outside its domain."""
 
     language_model: float = 0.3
     ngram_share: float = 0.5
@@ -184,8 +182,7 @@ def combine(
 
     words, unlisted: how many words, and how many of them are not on the public list. s is ``ngram_share``. Without an
     n-gram (None) s is 0; without a neural model the n-gram takes its place, and the marginal adaptation ``personal``
-    then applies to it (s = 1, eq. 1 of Liu & Peng 2020 over the n-gram).
-    """
+    then applies to it (s = 1, eq. 1 of Liu & Peng 2020 over the n-gram)."""
     if neural is None:
         language: Value = personal if ngram is None else ngram + personal
     elif ngram is None:

@@ -34,8 +34,7 @@ def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, post
 
     By its rank: the kernel of eq. 3; the first counts 1. By its posterior, the "soft labels" that Liu & Peng 2020
     leaves to others, where ``posterior_scale`` is above 0 and scores (nats, [size]) are given: softmax(posterior_scale
-    * score), so that the list counts 1 in all, as what was said does.
-    """
+    * score), so that the list counts 1 in all, as what was said does."""
     if not posterior_scale >= 0:
         raise ValueError(f"posterior_scale: found {posterior_scale!r}, expected 0 or more")
     if posterior_scale == 0 or scores is None or size == 0:
@@ -51,8 +50,7 @@ def weighted_counts(hypotheses: Sequence[Sequence[int]], sigma: float, size: int
 
         sum over s of K(s) c_s(w)
 
-    hypotheses: word ids of each hypothesis, best first. size: n.
-    """
+    hypotheses: word ids of each hypothesis, best first. size: n."""
     counts = np.zeros(size)
     for weight, words in zip(nbest_weights(len(hypotheses), sigma).tolist(), hypotheses, strict=True):
         if weight > 0 and len(words):
@@ -74,8 +72,7 @@ def personal_unigram(counts: Array, background: Array, smoothing: float) -> Arra
     The paper leaves the smoothing open; here ``smoothing`` pseudo-words drawn from the background u are added (a
     Dirichlet prior), so a user who has said nothing yet has exactly u:
 
-        q(w) = (counts(w) + smoothing * u(w)) / (c + smoothing)
-    """
+        q(w) = (counts(w) + smoothing * u(w)) / (c + smoothing)"""
     found = _counts(counts)
     u = unigram(background, "background")
     _same(found, u, "counts", "background")
@@ -92,8 +89,7 @@ def interpolated_marginal(
 
         g(w) = (1 - alpha - beta) u(w) + alpha q_global(w) + beta q_personal(w)
 
-    None for a distribution that does not exist yet (no round published, nothing said): u takes its place.
-    """
+    None for a distribution that does not exist yet (no round published, nothing said): u takes its place."""
     if not (alpha >= 0 and beta >= 0 and alpha + beta <= 1):
         raise ValueError(f"alpha, beta: found {alpha!r}, {beta!r}; expected 0 or more and a sum of at most 1 (eq. 2)")
     u = unigram(background, "background")
@@ -127,8 +123,7 @@ def adaptation(marginal: Array, background: Array, strength: float) -> Array:
         lambda * log(g(w) / u(w))
 
     strength: lambda >= 0; 0 gives zeros (no adaptation). The background must be positive everywhere; a word with
-    g(w) = 0 gets minus infinity unless lambda is 0.
-    """
+    g(w) = 0 gets minus infinity unless lambda is 0."""
     if not strength >= 0:
         raise ValueError(f"strength (lambda): found {strength!r}, expected 0 or more")
     g, u = unigram(marginal, "marginal"), unigram(background, "background")

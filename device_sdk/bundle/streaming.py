@@ -69,8 +69,7 @@ class StreamingArchitecture:
     shift / subsampling_factor encoder frames, with the joiner's projection. encoder: its weights, name -> shape; the
     joiner's bias, ``joiner.encoder.bias``, is added in the graph, too.
     activation: of the joiner, W f(encoded + predicted) + b. symbols_per_frame: tokens that a frame may emit before its
-    blank, 0 for one in its place.
-    """
+    blank, 0 for one in its place."""
 
     mel_bins: int
     window: int

@@ -21,8 +21,7 @@ class EndpointRule:
     must_contain_text: only where something was recognized.
     min_trailing_silence: seconds in which nobody spoke (:func:`trailing_silence`); since the start, where nothing was
         recognized.
-    min_utterance_length: seconds of audio.
-    """
+    min_utterance_length: seconds of audio."""
 
     must_contain_text: bool = False
     min_trailing_silence: float = 0.0

@@ -21,8 +21,7 @@ class DecodingSettings:
         nothing until somebody speaks again; infinity never does that.
     block_seconds: audio is decoded in blocks of this length, whatever the sizes it arrives in. That makes a result
         independent of the chunking, to the last bit, and is how often a partial changes.
-    max_seconds: the longest utterance one session accepts; bounds the memory of features kept for learning.
-    """
+    max_seconds: the longest utterance one session accepts; bounds the memory of features kept for learning."""
 
     beam: int = 8
     nbest: int = 8

@@ -6,8 +6,7 @@ on, shrunk by a prior that expects none. With x_t the frames heard, mu the model
 
     offset = sum_t (x_t - mu) / (n + n_0)
 
-which is the posterior mean of the difference where both are Gaussian.
-"""
+which is the posterior mean of the difference where both are Gaussian."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ the user cancelled or repeated since: that takes back all that was said before. 
 is :class:`Together`: its cost is the mean of theirs, every signal weighing the same (as Rao et al. 2023 weighs losses),
 and a correction alone makes the label.
 
-An app whose outcomes say more passes its own :data:`CostFunction` when it opens the device.
-"""
+An app whose outcomes say more passes its own :data:`CostFunction` when it opens the device."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ there is one, the published. It is what drift goes back to, and the first step b
 A difference of costs bets against "no worse than tolerated": capital starts at 1, and where the mean difference is at
 most the tolerance its expectation never grows, so capital of 1/a has a probability of at most a (Ville's inequality).
 The first two run on for ever and never fall below 1: then a false alarm comes once in 1/a utterances at most, on the
-average (an e-detector of the CUSUM kind: Shin, Ramdas and Rinaldo 2023). None of it is in the papers.
-"""
+average (an e-detector of the CUSUM kind: Shin, Ramdas and Rinaldo 2023). None of it is in the papers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Transducers whose encoder is whatever graph their bundle brings, on onnxruntime.
 
-F: feature frames; M: mel bins; T: encoder frames; B: hypotheses; J: joiner size; V: pieces.
-"""
+F: feature frames; M: mel bins; T: encoder frames; B: hypotheses; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
     python -m examples.attackers [--source barista:PATH] [--seeds 3] [--output figures.json]
 
-Some three minutes a seed on one core.
-"""
+Some three minutes a seed on one core."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -2,8 +2,7 @@
 
     IDIOLECT_DATA=... python -m examples.liu_2020 --work runs/liu_2020
 
-``--lists`` takes a folder of cached lists (``runs/liu_2020/lists``, say) and needs no data, no speech and no torch.
-"""
+``--lists`` takes a folder of cached lists (``runs/liu_2020/lists``, say) and needs no data, no speech and no torch."""
 
 import os
 from pathlib import Path

@@ -1,8 +1,7 @@
 """The tables of Rao et al. 2023: devices learn a new domain without transcripts, and how much of supervision that is
 worth.
 
-    IDIOLECT_DATA=... python -m examples.rao_2023 --work runs/rao_2023 --seeds 3
-"""
+    IDIOLECT_DATA=... python -m examples.rao_2023 --work runs/rao_2023 --seeds 3"""
 
 import os
 from pathlib import Path

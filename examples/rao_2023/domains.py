@@ -3,8 +3,7 @@
 
 *General*: sentences of meetings and of assistants, by base voices in quiet places. *Requests*: labelled assistant
 sentences, by the voices of devices over a narrow band. A sentence belongs to one stage only, by a hash of its text;
-voices are disjoint too, so a test hears neither words in their order nor people that any stage has learned from.
-"""
+voices are disjoint too, so a test hears neither words in their order nor people that any stage has learned from."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -148,8 +147,7 @@ def newly_frequent(before: Iterable[str], now: Iterable[str], factor: float = 5.
     *Delta* test sets, section 3).
 
     Frequency is the share among n-grams of the same length; what was never said before counts as said half a time.
-    least: times that an n-gram must have been said now, below which its frequency means little.
-    """
+    least: times that an n-gram must have been said now, below which its frequency means little."""
     old, new = (Counter(ngram for text in texts for ngram in _ngrams(text)) for texts in (before, now))
     all_old, all_new = (Counter(len(ngram) for ngram in counts.elements()) for counts in (old, new))
 

@@ -188,8 +188,7 @@ def weak_losses(
     A score is REINFORCE under the policy that the served hypothesis was drawn from, the normalized n-best p (section
     2.3.2): grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so with b - M, baseline minus cost, the weights on the
     NLLs are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
-    likely gives its probability to the list, where log p(y) alone would be pushed down without an end.
-    """
+    likely gives its probability to the list, where log p(y) alone would be pushed down without an end."""
     tokens = [entry for entry, _ in hypotheses]
     texts = [decode(entry) for entry in tokens]
     if "score" in method.weak:

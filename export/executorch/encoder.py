@@ -92,21 +92,9 @@ def _gather(a: Attributes, numbers: Numbers, x: Tensor, index: Tensor) -> Tensor
     return x.select(axis, numbers[1]) if isinstance(numbers[1], int) else x.index_select(axis, index)
 
 
-def _gemm(a: Attributes, _: Numbers, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return functional.linear(x, weight if a.get("transB") else weight.t(), bias)
-
-
-def _mean(a: Attributes, _: Numbers, x: Tensor) -> Tensor:
-    return x.mean(a["axes"], bool(a.get("keepdims", 1)))
-
-
 def _pad(_: Attributes, numbers: Numbers, x: Tensor, *__: Tensor) -> Tensor:
     pads = numbers[1]
     return functional.pad(x, [side for axis in reversed(range(x.ndim)) for side in pads[axis :: x.ndim]])
-
-
-def _reshape(_: Attributes, numbers: Numbers, x: Tensor, *__: Tensor) -> Tensor:
-    return x.reshape([size or x.shape[axis] for axis, size in enumerate(numbers[1])])
 
 
 def _slice(_: Attributes, numbers: Numbers, x: Tensor, *__: Tensor) -> Tensor:
@@ -114,10 +102,6 @@ def _slice(_: Attributes, numbers: Numbers, x: Tensor, *__: Tensor) -> Tensor:
     for at, axis in enumerate(axes):
         x = x[(slice(None),) * (axis % x.ndim) + (slice(starts[at], ends[at], steps[0][at] if steps else 1),)]
     return x
-
-
-def _sum(a: Attributes, numbers: Numbers, x: Tensor, *_: Tensor) -> Tensor:
-    return x.sum(numbers[1], bool(a.get("keepdims", 1)))
 
 
 def _unsqueeze(_: Attributes, numbers: Numbers, x: Tensor, *__: Tensor) -> Tensor:
@@ -136,11 +120,11 @@ OPERATORS: dict[str, Operator] = {
     "Expand": lambda _, numbers, x, *__: x * torch.ones(numbers[1], dtype=x.dtype),
     "Gather": _gather,
     "GatherElements": lambda a, _, x, index: x.gather(a["axis"], index),
-    "Gemm": _gemm,
+    "Gemm": lambda a, _, x, w, bias=None: functional.linear(x, w if a.get("transB") else w.t(), bias),
     "Pad": _pad,
-    "ReduceMean": _mean,
-    "ReduceSum": _sum,
-    "Reshape": _reshape,
+    "ReduceMean": lambda a, _, x: x.mean(a["axes"], bool(a.get("keepdims", 1))),
+    "ReduceSum": lambda a, numbers, x, *_: x.sum(numbers[1], bool(a.get("keepdims", 1))),
+    "Reshape": lambda _, numbers, x, *__: x.reshape([size or x.shape[axis] for axis, size in enumerate(numbers[1])]),
     "Slice": _slice,
     "Softmax": lambda a, _, x: x.softmax(a["axis"]),
     "Transpose": lambda a, _, x: x.permute(a["perm"]),

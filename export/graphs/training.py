@@ -4,8 +4,7 @@
 
     dE[M]/dNLL_i = p_i (E[M] - M_i)
 
-Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses share one encoder pass.
-"""
+Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses share one encoder pass."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce

@@ -103,8 +103,7 @@ class CPC(nn.Module):
             L = sum_k 1 / (T - k) sum_t -log softmax_n(z_n . (W_k c_t + b_k) / kappa)[z_{t+k}]
 
         frames: [B] int64, T of each utterance; steps that do not fit in one add nothing to it. Negatives are drawn with
-        replacement from the other frames of the same utterance, by ``generator``.
-        """
+        replacement from the other frames of the same utterance, by ``generator``."""
         z = self.latents(features)
         c, _ = self.encoder(z)
         candidates, total = self.candidates(frames, z.shape[1], generator), z.new_zeros(z.shape[0])

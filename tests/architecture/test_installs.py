@@ -89,8 +89,7 @@ assert native_kernels.native_module() is not None
 for name in {SEARCH.sources!r}:
     module = import_module("{SEARCH.package}." + name.removesuffix(".py"))
     assert not module.__file__.endswith(".py"), module.__file__
-    print(module.__file__)
-"""
+    print(module.__file__)"""
 
 
 @pytest.fixture(scope="module")

@@ -94,8 +94,7 @@ assert Path(device_sdk.__file__).is_relative_to(sys.argv[1]), device_sdk.__file_
 loaded = {name.partition(".")[0] for name in sys.modules}
 assert not loaded & {"torch", "fastapi", "server"}, loaded
 import server
-print(server.OWNER)
-"""
+print(server.OWNER)"""
 
 
 def test_an_app_with_its_own_server_module_keeps_it(wheels: dict[str, Path], tmp_path: Path) -> None:

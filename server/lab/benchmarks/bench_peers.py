@@ -4,8 +4,7 @@ Their releases pin versions of their own, so they live in an environment of thei
 path. It imports nothing of this project. Prints one JSON object: seconds of CPU for one update, by name.
 
     PYTHON bench_peers.py aggregation VALUES LAYERS UPDATES DISTINCT
-    PYTHON bench_peers.py cohort COHORT EXAMPLES SECONDS
-"""
+    PYTHON bench_peers.py cohort COHORT EXAMPLES SECONDS"""
 
 import json
 import sys

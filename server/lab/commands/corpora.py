@@ -25,8 +25,7 @@ def pack(
 ) -> None:
     """Base and development voices of corpora as Ogg Opus in one folder, for another machine to train on.
 
-    Where not all fit, corpora share the hours equally, by whole voices.
-    """
+    Where not all fit, corpora share the hours equally, by whole voices."""
     from server.lab.corpora.pack import pack as write
 
     found = write(data, out, megabytes)

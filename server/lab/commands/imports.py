@@ -34,8 +34,7 @@ def sherpa(
     """A streaming transducer in sherpa-onnx's layout as a bundle: zipformer2, or NeMo's cache-aware ones.
 
     Everything is checked, tried and compared first, in a process of its own; nothing is written for what does not
-    work. Needs no torch.
-    """
+    work. Needs no torch."""
     from server.lab.imports import Import, import_bundle
 
     given = Import(folder, out, tuple(text), name, version, order, least, licence, origin)

@@ -1,7 +1,6 @@
 """``idiolect train``: base models from speech, and the models of the second pass from text.
 
-Torch is loaded only when a command runs.
-"""
+Torch is loaded only when a command runs."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def rnnt(
 ) -> None:
     """Train an RNN-T by CTC, then by RNN-T, on speech made on the fly and on real recordings.
 
-    Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl.
-    """
+    Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl."""
     until = math.inf if call_minutes is None else time.monotonic() + 60.0 * call_minutes
     with needing_extra():
         import torch

@@ -53,8 +53,7 @@ def rescoring(
     """Choose the weights of language models, words and marginals that make the fewest word errors.
 
     The marginals' weights are tuned with every speaker's cache simulated in the order of the utterances, and with what
-    the other speakers of the same data say as the global distribution.
-    """
+    the other speakers of the same data say as the global distribution."""
     from server.lab.tuning.search import tune
 
     opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
@@ -89,8 +88,7 @@ def confidence(
     """Fit confidences to how often words and texts are right; do this after the weights are tuned.
 
     A model is too sure of the voices that it was trained on, so others say how right it is. Every source counts the
-    same.
-    """
+    same."""
     from server.lab.tuning.confidence import fit_and_check
 
     opened, corpora, report = _begin(bundle, data, speeds, seed, limit)

@@ -38,8 +38,7 @@ def open_corpus(source: str | Path, roles: Sequence[Role], *, role: RoleOf = rol
         ``librispeech:PATH@train-clean-100`` or ``commonvoice:PATH@train/fr``.
     role: which role a voice has.
     seed: decides fsdd's strings and made speech; None leaves fsdd's digits one by one.
-    Raises DataError naming the kind, file or field that is wrong, MissingExtraError without lhotse or espeak-ng.
-    """
+    Raises DataError naming the kind, file or field that is wrong, MissingExtraError without lhotse or espeak-ng."""
     kind = kind_of(source)
     return _read(str(source), kind, seed).only(lambda utterance: role(kind, utterance.speaker) in roles)
 

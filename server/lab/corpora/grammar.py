@@ -68,8 +68,7 @@ def assign(text: str, shares: Mapping[Name, float], person: bytes) -> Name:
     """The only set that may use a text, by a hash of it.
 
     shares: set -> its share of all texts; they sum to 1. person: keeps this assignment apart from others, at most 16
-        bytes.
-    """
+        bytes."""
     digest = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()
     position, bound = int.from_bytes(digest, "big") / 2**64, 0.0
     for name, share in shares.items():

@@ -7,8 +7,7 @@ A voice is an accent (phonemes, from espeak's language files), a variant (the sp
 its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in fixed, disjoint sets, one for
 each role (:mod:`server.lab.corpora.roles`); *base* has mainstream accents only, the others regional ones, too. Variants
 of one family (``edward``, ``edward2``) and variants whose settings hardly differ (``john``, ``norbert``) are in one
-set.
-"""
+set."""
 
 import _ctypes
 import ctypes

@@ -44,8 +44,7 @@ def estimate(
 
     sentences: word ids, 0 for unlisted words. cutoffs: the least count a k-gram needs to be kept, for k = 1, 2, ...;
     the last one holds for all higher orders, and the mass of what is dropped goes to the shorter context (unigrams are
-    always kept). Raises DataError where there is no sentence, ConfigurationError for an impossible order or cut-off.
-    """
+    always kept). Raises DataError where there is no sentence, ConfigurationError for an impossible order or cut-off."""
     if order < 2:
         raise ConfigurationError(f"n-gram order: found {order}, expected 2 or more")
     if not cutoffs or min(cutoffs) < 1:

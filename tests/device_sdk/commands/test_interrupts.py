@@ -24,8 +24,7 @@ if "multiprocessing" in " ".join(sys.orig_argv) and "spawn_main" in " ".join(sys
     def read(path, **more):
         (started / f"busy-{path.stem}").touch()
         time.sleep(600)
-    audio.read_audio = read
-"""
+    audio.read_audio = read"""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX'")

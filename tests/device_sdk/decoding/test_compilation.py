@@ -46,8 +46,7 @@ for settings in (DecodingSettings(), DecodingSettings(beam=1, nbest=1), Decoding
             session.feed(clip)
             result = session.finish()
             print(result.nbest)
-            session.reset()
-"""
+            session.reset()"""
 
 
 def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

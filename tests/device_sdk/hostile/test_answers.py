@@ -35,8 +35,7 @@ with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2])) as dev
     except CheckInError as error:
         said = str(error)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    print(said)
-"""
+    print(said)"""
 
 
 @pytest.mark.parametrize(

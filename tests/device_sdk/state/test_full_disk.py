@@ -46,8 +46,7 @@ with Device.open(sys.argv[1], KEY, bundle, SETTINGS) as device:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     tell(device, 6)
     said["with room again"] = device.learn().steps
-print(json.dumps(said))
-"""
+print(json.dumps(said))"""
 
 
 def lived(folder: Path, bundle: Bundle, *, killed: bool = False) -> None:

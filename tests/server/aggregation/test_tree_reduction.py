@@ -154,8 +154,7 @@ from server.aggregation.processes import _begin
 pool = ProcessPoolExecutor(2, get_context("spawn"), initializer=_begin)
 list(pool.map(abs, range(2)))
 print(*pool._processes, flush=True)
-time.sleep(600)
-"""
+time.sleep(600)"""
 
 
 def test_no_worker_outlives_a_killed_server() -> None:
@@ -180,8 +179,7 @@ reports = [Accepted("deltas/r/one.safetensors", digest, 1.0)] * (3 * LEAF)
 total = merge_all(workers.fold(leaves(reports, shapes, DeltaPlan())), shapes)
 assert total.sum["w"][:10].tolist() == [3.0 * LEAF] * 10
 workers.close()
-print(*(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
-"""
+print(*(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))"""
 
 
 @pytest.mark.slow

@@ -98,8 +98,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from device_sdk.cli import main
-sys.exit(main(sys.argv[2:]))
-"""
+sys.exit(main(sys.argv[2:]))"""
 """Runs a command as a plain install of the server would, without the modules of its extras."""
 
 

@@ -45,8 +45,7 @@ class Settings:
     and losses stay float32. checkpoint_steps: steps between checkpoints, 0 for those at epochs' ends only.
     watch_minutes: of training, after which the end of an epoch is watched; watch_steps: steps after which the run is
     watched anyway, 0 for never. shares: beginning of parameters' names -> their share of the learning rate, for parts
-    that were trained before.
-    """
+    that were trained before."""
 
     budget: Budget
     peak: float = 2e-3

@@ -91,8 +91,7 @@ def turn():
     for _ in range(5):
         np.ones(5 << 20)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-print(-turn() + turn())
-"""
+print(-turn() + turn())"""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="there is no glibc here")
