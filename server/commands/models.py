@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from device_sdk.bundle import weights as weight_files
@@ -147,13 +146,11 @@ def lineage(
 
 def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:
     """The bytes to push and the version's name."""
-    from server.aggregation.weights_file import dump_weights
-
     if source.is_file() and source.suffix == ".safetensors":
         if version is None:
             raise typer.BadParameter("a weights file does not name its version; give one", param_hint="--version")
-        tensors = weight_files.read(source.read_bytes(), str(source))
-        return dump_weights({name: np.asarray(value, np.float32) for name, value in tensors.items()}), version
+        return weight_files.serialize(weight_files.read(source.read_bytes(), str(source))), version
+    from server.aggregation.weights_file import dump_weights
     from server.registry.initial import initial_from_bundle
 
     bundle = initial_from_bundle(source)
