@@ -140,9 +140,10 @@ def lm(
 
         from server.lab.training.background import TextSources, run_language_model
         from server.lab.training.language_model import LanguageModelSettings
+        from server.lab.training.trainer.settings import multiplies_bfloat16
     torch.set_num_threads(threads)
     sizes = {"size": size, "feed_forward": 4 * size, "blocks": blocks, "heads": heads, "frequent": frequent}
-    settings = LanguageModelSettings(_budget(steps, minutes, (2000, None)), bfloat16=True, seed=seed)
+    settings = LanguageModelSettings(_budget(steps, minutes, (2000, None)), bfloat16=multiplies_bfloat16(), seed=seed)
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
     with progress_bar() as bar:
         task = bar.add_task("language model", total=1.0)

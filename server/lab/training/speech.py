@@ -131,10 +131,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         waveform, text = join(words[speaker], count_of_words, generator)
         waveform = augment(waveform, generator, _waiting(REAL, mixture, generator), mixture.noises)
         examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture))
-    rounds = -(-(real - strings) // max(1, len(phrases)))
-    order = [int(index) for _ in range(rounds) for index in generator.permutation(len(phrases))]
-    for position in order[: real - strings]:
-        recording = phrases[position]
+    for recording in _balanced(phrases, real - strings, generator):
         scenes = _waiting(REAL, mixture, generator)
         waveform = augment(trim(recording.waveform, generator), generator, scenes, mixture.noises)
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture))
@@ -151,6 +148,18 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator), mixture.noises)
         examples.append(_finish(waveform, text, "made", generator, mixture))
     return examples
+
+
+def _balanced(recordings: Sequence[Recording], count: int, generator: np.random.Generator) -> list[Recording]:
+    """``count`` recordings, of each source in proportion to the root of how many it has: small sets are not drowned.
+    None comes again before all of its source came."""
+    sources = {
+        source: [r for r in recordings if r.source == source] for source in sorted({r.source for r in recordings})
+    }
+    roots = np.sqrt([len(each) for each in sources.values()])
+    drawn = generator.multinomial(count, roots / roots.sum()) if sources else []
+    orders = [(each, generator.permutation(len(each))) for each in sources.values()]
+    return [each[order[i % len(each)]] for (each, order), n in zip(orders, drawn, strict=True) for i in range(n)]
 
 
 def _easy(mixture: Mixture, generator: np.random.Generator) -> Example:

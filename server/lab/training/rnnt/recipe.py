@@ -13,6 +13,7 @@ from export.networks.stateless import StatelessShape
 from server.lab.training.augmentation import Augmentation
 from server.lab.training.rnnt.task import Phases
 from server.lab.training.trainer import Budget, Settings
+from server.lab.training.trainer.settings import multiplies_bfloat16
 
 NETWORKS: Mapping[str, Architecture | StatelessShape] = {**PRESETS, **stateless.PRESETS}
 
@@ -54,7 +55,7 @@ class Recipe:
     average: float = 0.999
     pruning: float = 1e-4
     threads: int = 2
-    bfloat16: bool = True
+    bfloat16: bool = field(default_factory=multiplies_bfloat16)
     snapshot_minutes: float = 5.0
     watch_steps: int = 0
     checkpoint_steps: int = 200

@@ -18,6 +18,12 @@ FLOOR = 0.01
 """Share of the peak learning rate that is left at the end."""
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this machine does, GPU or CPU. Where it only imitates it, training takes two to three times as long."""
+    able = torch.cpu.get_capabilities()
+    return torch.cuda.is_available() or bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("arm_bf16"))
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A number of steps or minutes of training time (stops are not counted)."""
@@ -39,13 +45,13 @@ class Budget:
 class Settings:
     """Everything about a run that is not its task or its data.
 
-    peak: highest learning rate, reached after ``warmup`` steps. clip: largest norm of a step's gradient. accumulate:
-    batches whose gradients make one step. average: decay of the averaged weights, which are what is watched and
-    exported. decay_vectors: whether weight decay also shrinks biases and gains. bfloat16: autocast; weights, gradients
-    and losses stay float32. checkpoint_steps: steps between checkpoints, 0 for those at epochs' ends only.
-    watch_minutes: of training, after which the end of an epoch is watched; watch_steps: steps after which the run is
-    watched anyway, 0 for never. shares: beginning of parameters' names -> their share of the learning rate, for parts
-    that were trained before."""
+    peak: highest learning rate, reached after ``warmup`` steps. clip: largest norm of a step's gradient.
+    accumulate: batches whose gradients make one step. average: decay of the averaged weights, which are what is
+    watched and exported. decay_vectors: whether weight decay also shrinks biases and gains. bfloat16: autocast,
+    where the machine multiplies it; weights, gradients and losses stay float32. checkpoint_steps: steps between
+    checkpoints, 0 for those at epochs' ends only. watch_minutes: of training, after which the end of an epoch is
+    watched; watch_steps: steps after which the run is watched anyway, 0 for never. shares: beginning of parameters'
+    names -> their share of the learning rate, for parts that were trained before."""
 
     budget: Budget
     peak: float = 2e-3
@@ -57,7 +63,7 @@ class Settings:
     clip: float = 2.0
     accumulate: int = 1
     average: float = 0.999
-    bfloat16: bool = True
+    bfloat16: bool = field(default_factory=multiplies_bfloat16)
     checkpoint_steps: int = 200
     watch_minutes: float = 5.0
     watch_steps: int = 0

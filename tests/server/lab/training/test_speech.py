@@ -38,6 +38,17 @@ def test_a_shard_is_a_function_of_seed_and_index_with_the_shares_of_its_mixture(
     assert (sources.count("made"), sources.count("barista"), sources.count("fsdd")) == (10, 6, 4)
 
 
+def test_small_sets_are_not_drowned_and_nothing_comes_twice_before_all_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speech, "augment", lambda waveform, *scene: waveform)
+    sizes = {"large": 81, "small": 9}
+    phrases = [Recording(tone(0.3), f"clip {index}", "v", source) for source, n in sizes.items() for index in range(n)]
+    shard = make_shard(Mixture(recordings=tuple(phrases), recorded=1.0), 1, 1, 200)
+    texts = {source: [example.text for example in shard if example.source == source] for source in sizes}
+    assert 35 <= len(texts["small"]) <= 65, "a root of 9 to one of 81: a quarter"
+    assert {len(set(of)) for of in texts.values()} == {9, 81}
+    assert all(len(set(texts["small"][i : i + 9])) == 9 for i in range(0, 27, 9))
+
+
 def test_made_sentences_are_of_the_base_split() -> None:
     generator = np.random.default_rng(0)
     mixture = Mixture(sentences=("hello there",), sentences_share=0.3)
