@@ -156,8 +156,10 @@ def _balanced(recordings: Sequence[Recording], count: int, generator: np.random.
     sources = {
         source: [r for r in recordings if r.source == source] for source in sorted({r.source for r in recordings})
     }
+    if not sources:
+        return []
     roots = np.sqrt([len(each) for each in sources.values()])
-    drawn = generator.multinomial(count, roots / roots.sum()) if sources else []
+    drawn = generator.multinomial(count, roots / roots.sum())
     orders = [(each, generator.permutation(len(each))) for each in sources.values()]
     return [each[order[i % len(each)]] for (each, order), n in zip(orders, drawn, strict=True) for i in range(n)]
 
