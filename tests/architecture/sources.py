@@ -1,7 +1,9 @@
-"""Reads which modules a source file imports from its syntax tree, without running it."""
+"""The checkout's source files: which modules each imports, read from its syntax tree, and a copy of all."""
 
 import ast
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +76,13 @@ def _name(function: ast.expr) -> str:
 
 def top_level(modules: set[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
+
+
+def copy_checkout(folder: Path) -> Path:
+    """Copies what git tracks, and nothing that an earlier build left. Returns ``folder``."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for path in filter(Path.is_file, map(ROOT.joinpath, listed.split("\0"))):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+    return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.compilation import FOLDER, KERNELS, SEARCH, STAMP, SWITCH
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, copy_checkout
 from tests.pages import blocks
 
 pytestmark = [
@@ -45,13 +45,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git tracks, and nothing that an earlier build left."""
-    copy = tmp_path_factory.mktemp("checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy / name)
-    return copy
+    return copy_checkout(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Both wheels, built from a copy of the sources and used from another folder."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from device_sdk.compilation import SWITCH
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, copy_checkout
 from tests.pages import block, blocks
 
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout")
 LARGEST = 15 * 1024 * 1024
-PACKAGES = ("rescoring", "device_sdk", "export", "server")
-SHIPPED = (*PACKAGES, "idiolect.py", "LICENSE", "README.md", "pyproject.toml", "setup.py")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -31,13 +29,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Name -> wheel, and "sdist" -> the server's source archive."""
-    copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
-    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-    for name in SHIPPED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=left_out)
-        else:
-            shutil.copy2(ROOT / name, copy / name)
+    copy, out = copy_checkout(tmp_path_factory.mktemp("sources")), tmp_path_factory.mktemp("wheels")
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", out)
     run(*pip, ".", cwd=copy, **{SWITCH: "0"})
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, "server", cwd=copy)
