@@ -13,9 +13,7 @@ from device_sdk.hypothesis import Word
 FIRST = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
 ONES = [*FIRST.split(" "), "sixteen", "seventeen", "eighteen", "nineteen"]
 TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-WRITTEN = [
-    line.split("\t") for line in Path(__file__).with_name("written_forms.tsv").read_text("utf-8").splitlines()[1:]
-]
+_, *WRITTEN = Path(__file__).with_name("written_forms.tsv").read_text("utf-8").splitlines()
 PARTS = (*ONES, *TENS[2:], *ORDINALS, "a", "and", "hundred", "thousand", "million", "point", "percent", "am", "p", "m",
          "oh", "at", "for", "of", "may", "the", "i", "coffee")  # fmt: skip
 
