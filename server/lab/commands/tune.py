@@ -53,7 +53,7 @@ def rescoring(
     """Choose the weights of language models, words and marginals that make the fewest word errors.
 
     The marginals' weights are tuned with every speaker's cache simulated in the order of the utterances, and with what
-    the other speakers of the same data say as the global distribution."""
+    the other speakers of the same data say as the global distribution. Every source counts the same."""
     from server.lab.tuning.search import tune
 
     opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
@@ -62,8 +62,7 @@ def rescoring(
         task = bar.add_task("searching", total=1.0)
         start = (lists, previous, opened.words, opened.background)
         tuned = tune(*start, progress=lambda share: bar.update(task, completed=share))
-    errors = {**tuned.errors, "previous": lists.word_errors(previous)}
-    weights, rates = tuned.weights.to_mapping(), {name: n / lists.reference_words for name, n in errors.items()}
+    weights, rates = tuned.weights.to_mapping(), {**tuned.rates, "previous": lists.word_error(previous)}
     report |= {"utterances": len(lists), "weights": weights, "previous": previous.to_mapping(), "wer": rates}
     stages = ("first_pass", "previous", "rescored", "marginals", "oracle")
     numbers = (f"{name} {value:g}" for name, value in weights.items() if isinstance(value, int | float))

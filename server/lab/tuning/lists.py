@@ -41,7 +41,7 @@ class ListEntry:
 class DevelopmentLists:
     """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere. speakers,
     texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the language
-    models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references."""
+    models, nats, or None. words, unlisted: counts. errors: word errors. references: [U] words of each reference."""
 
     speakers: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...]
@@ -53,7 +53,7 @@ class DevelopmentLists:
     words: Array
     unlisted: Array
     errors: NDArray[np.int64]
-    reference_words: int
+    references: NDArray[np.int64]
     sources: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -79,19 +79,25 @@ class DevelopmentLists:
         )
         return np.asarray(total, dtype=np.float64)
 
-    def word_errors(self, weights: CombinationWeights) -> int:
-        """Word errors of the best entries under these weights, without adaptation."""
-        return int(self.errors[np.arange(len(self)), self.totals(weights).argmax(axis=1)].sum())
+    def rate(self, errors: NDArray[np.int64]) -> float:
+        """Word error rate of all, in which every source counts the same, however much of it there is. errors: [U]."""
+        names, place = np.unique(self.sources, return_inverse=True)
+        wrong, said = (np.bincount(place, counts, len(names)) for counts in (errors, self.references))
+        return float((wrong[said > 0] / said[said > 0]).mean())
+
+    def word_error(self, weights: CombinationWeights) -> float:
+        """Rate of the best entries under these weights, without adaptation."""
+        return self.rate(self.errors[np.arange(len(self)), self.totals(weights).argmax(axis=1)])
 
     @property
-    def first_pass_errors(self) -> int:
-        return int(self.errors[:, 0].sum())
+    def first_pass_error(self) -> float:
+        return self.rate(self.errors[:, 0])
 
     @property
-    def oracle_errors(self) -> int:
-        """Word errors if the best entry of every list were chosen."""
+    def oracle_error(self) -> float:
+        """Rate if the best entry of every list were chosen."""
         masked = np.where(np.isfinite(self.acoustic), self.errors, np.iinfo(np.int64).max)
-        return int(masked.min(axis=1).sum())
+        return self.rate(masked.min(axis=1))
 
 
 def at_speeds(corpus: Corpus, factors: Sequence[float]) -> Corpus:
@@ -163,6 +169,6 @@ def stack(
         words=padded([len(sentence) for sentence in rows] for rows in ids),
         unlisted=padded([sentence.count(0) for sentence in rows] for rows in ids),
         errors=padded([word_errors(made.reference, text) for text in made.texts] for made in entries).astype(np.int64),
-        reference_words=sum(len(made.reference.split()) for made in entries),
+        references=np.array([len(made.reference.split()) for made in entries]),
         sources=tuple(made.source for made in entries),
     )

@@ -36,10 +36,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """weights: the choice. errors: word errors by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``."""
+    """weights: the choice. rates: word error by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``."""
 
     weights: CombinationWeights
-    errors: dict[str, int]
+    rates: dict[str, float]
 
 
 def tune(
@@ -54,8 +54,8 @@ def tune(
     on their full grid; then lambda, the smoothing and the language models' weight (by which lambda counts) around what
     was chosen, with each speaker's cache simulated in the order of the utterances (``marginal_errors``); then beta,
     alpha and sigma one after the other, with what the other speakers of a source say as the global distribution. The
-    choice is the least error count averaged with its neighbours on the grid, so that a single lucky point does not win.
-    progress: called with the share done."""
+    choice is the least error averaged with its neighbours on the grid, so that a single lucky point does not win; every
+    source counts the same. progress: called with the share done."""
     shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
     axes: Axes = {
         "language_model": grid.language_model,
@@ -63,12 +63,12 @@ def tune(
         "word_bonus": grid.word_bonus,
         "unlisted_bonus": grid.unlisted_bonus,
     }
-    chosen = best(axes, start, lists.word_errors, lambda done, all_: progress(0.3 * done / all_))
-    errors = {"first_pass": lists.first_pass_errors, "rescored": lists.word_errors(chosen)}
+    chosen = best(axes, start, lists.word_error, lambda done, all_: progress(0.3 * done / all_))
+    rates = {"first_pass": lists.first_pass_error, "rescored": lists.word_error(chosen)}
     others = others_marginals(lists, chosen, words, background)
 
-    def simulate(weights: CombinationWeights) -> int:
-        return int(marginal_errors(lists, weights, words, background, others).sum())
+    def simulate(weights: CombinationWeights) -> float:
+        return lists.rate(marginal_errors(lists, weights, words, background, others))
 
     near = grid.language_model.index(chosen.language_model)
     axes = {
@@ -83,8 +83,8 @@ def tune(
             axis = [value for value in getattr(grid, name) if value + rest <= 1]
             chosen = best({name: axis}, chosen, simulate)
         progress(0.8 + done / 15)
-    errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
-    return Tuned(chosen, errors)
+    rates |= {"marginals": simulate(chosen), "oracle": lists.oracle_error}
+    return Tuned(chosen, rates)
 
 
 def marginal_errors(
@@ -136,7 +136,7 @@ def others_marginals(
 
 
 def smoothed(errors: Array) -> Array:
-    """Every point of a grid of error counts averaged with its neighbours, axis by axis; the edge repeats itself."""
+    """Every point of a grid of errors averaged with its neighbours, axis by axis; the edge repeats itself."""
     values = np.asarray(errors, dtype=np.float64)
     for axis in range(values.ndim):
         size = values.shape[axis]
@@ -148,16 +148,16 @@ def smoothed(errors: Array) -> Array:
 def best(
     axes: Axes,
     start: CombinationWeights,
-    errors_of: Callable[[CombinationWeights], int],
+    error_of: Callable[[CombinationWeights], float],
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> CombinationWeights:
-    """The point of a full grid whose error count, averaged with its neighbours', is least. tell: called with (points
+    """The point of a full grid whose error, averaged with its neighbours', is least. tell: called with (points
     that were tried, all)."""
     points = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
     weights = [replace(start, **cast("dict[str, Any]", point)) for point in points]
-    errors: list[int] = []
+    errors: list[float] = []
     for each in weights:
-        errors.append(errors_of(each))
+        errors.append(error_of(each))
         tell(len(errors), len(points))
     averaged = smoothed(np.reshape(errors, [len(values) for values in axes.values()])).reshape(-1)
     # Where the data does not tell points apart, the one nearest to the start (in steps of the grid) is kept.

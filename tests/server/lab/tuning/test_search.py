@@ -37,14 +37,15 @@ def entries(speaker: str, heard: str, said: str, gap: float, count: int) -> list
 
 def test_stacked_lists_hold_every_part() -> None:
     unlisted = ListEntry("a", ("play jazz", "play zog"), (-1.0, -2.0), "play zog")
-    lists = stack([unlisted, ListEntry("b", ("play",), (-3.0,), "play")], WORDS, likes(3), None)
+    lists = stack([unlisted, ListEntry("b", ("play",), (-3.0,), "play", source="small")], WORDS, likes(3), None)
     assert lists.acoustic.tolist() == [[-1.0, -2.0], [-3.0, -np.inf]] and lists.neural is not None
     np.testing.assert_allclose(lists.neural, [[-3.6, -6.1], [-3.1, 0.0]])
     assert lists.ngram is None and lists.unlisted.tolist() == [[0, 1], [0, 0]]
     assert lists.errors.tolist() == [[1, 0], [0, 0]]
-    assert (lists.reference_words, lists.first_pass_errors, lists.oracle_errors, len(lists)) == (3, 1, 0, 2)
-    assert lists.word_errors(CombinationWeights(language_model=0.0)) == 1
-    assert lists.word_errors(CombinationWeights(language_model=0.0, unlisted_bonus=2.0)) == 0
+    assert (lists.references.tolist(), len(lists)) == ([2, 1], 2)
+    assert (lists.first_pass_error, lists.oracle_error) == (0.25, 0.0), "sources count the same: (1 / 2 + 0 / 1) / 2"
+    assert lists.word_error(CombinationWeights(language_model=0.0)) == 0.25
+    assert lists.word_error(CombinationWeights(language_model=0.0, unlisted_bonus=2.0)) == 0
 
 
 def test_a_useful_language_model_is_given_weight_and_a_harmful_one_none() -> None:
@@ -53,11 +54,11 @@ def test_a_useful_language_model_is_given_weight_and_a_harmful_one_none() -> Non
     start = CombinationWeights(language_model=0.0, marginal=0.0)
     tuned = tune(lists, start, WORDS, BACKGROUND, SMALL)
     assert tuned.weights.language_model > 0 and tuned.weights.ngram_share == start.ngram_share
-    assert tuned.errors["first_pass"] == 10 and tuned.errors["rescored"] == tuned.errors["oracle"] == 0
+    assert tuned.rates["first_pass"] == pytest.approx(1 / 3) and tuned.rates["rescored"] == tuned.rates["oracle"] == 0
     made = entries("a", "jazz", "news", -0.4, 10)  # the first pass is right, the model likes the wrong word
     lists = stack(made, WORDS, likes(3), likes(3))
     tuned = tune(lists, CombinationWeights(language_model=0.6), WORDS, BACKGROUND, SMALL)
-    assert tuned.weights.language_model == 0.0 and tuned.errors["rescored"] == 0
+    assert tuned.weights.language_model == 0.0 and tuned.rates["rescored"] == 0
 
 
 def test_where_nothing_matters_the_start_is_kept() -> None:
@@ -78,7 +79,7 @@ def test_a_speakers_own_words_are_learned_and_only_that_speakers() -> None:
     assert marginal_errors(lists, off, WORDS, BACKGROUND).tolist() == [0] * 6 + [1, 1]
     assert marginal_errors(lists, on, WORDS, BACKGROUND).tolist() == [0] * 6 + [0, 1]
     tuned = tune(lists, off, WORDS, BACKGROUND, SMALL)
-    assert tuned.weights.marginal > 0 and tuned.errors["marginals"] < tuned.errors["rescored"]
+    assert tuned.weights.marginal > 0 and tuned.rates["marginals"] < tuned.rates["rescored"]
 
 
 def test_what_others_say_is_their_counts_without_ones_own() -> None:
@@ -99,7 +100,7 @@ def test_what_everybody_says_is_given_weight() -> None:
     lists = stack(made, WORDS, None, None)
     start = CombinationWeights(language_model=0.3, marginal=1.0, smoothing=5.0, alpha=0.0, beta=0.25, sigma=1.0)
     tuned = tune(lists, start, WORDS, BACKGROUND, SMALL)
-    assert tuned.weights.alpha > 0.0 and tuned.errors["marginals"] == 0 < tuned.errors["rescored"]
+    assert tuned.weights.alpha > 0.0 and tuned.rates["marginals"] == 0 < tuned.rates["rescored"]
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])
