@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle.streaming import AnyArchitecture, StatelessPredictor, StreamingArchitecture
 from device_sdk.decoding.block import BLANK, Block, Heard, settled
 from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, PrefixTree
@@ -30,7 +31,8 @@ _CACHED_PREFIXES = 64  # few, for memory's sake: an utterance never needs much, 
 class Beam:
     """Hypotheses after ``frame`` frames, best first: distinct prefixes of ``tree``, and the alignments of each. aside:
     those of ``prefixes``, its last ones, whose last blanks are still to be added; their scores in ``alignments`` are
-    estimates. heard: the blocks that they need for it."""
+    estimates. heard: the blocks that they need for it. context: what counts as tokens besides a prefix's own where the
+    best is that by score per token; 0 where it is that by score."""
 
     tree: PrefixTree
     prefixes: tuple[Prefix, ...]
@@ -38,21 +40,24 @@ class Beam:
     frame: int = 0
     aside: Mapping[Prefix, Aside] = field(default_factory=dict)
     heard: Heard = ()
+    context: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword: added to it."""
+    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword: added to it;
+    length: what both are divided by to compare paths."""
 
     tokens: tuple[int, ...]
     score: float
     frames: tuple[int, ...]
     hotword: float = 0.0
+    length: int = 1
 
     @property
     def rank(self) -> float:
         """What paths are sorted by, nats."""
-        return self.score + self.hotword
+        return (self.score + self.hotword) / self.length
 
 
 def start(transducer: Transducer, guide: Guide | None = None) -> Beam:
@@ -69,7 +74,8 @@ def paths(beam: Beam) -> tuple[Path, ...]:
     for prefix, estimated in zip(beam.prefixes, beam.alignments, strict=True):
         alignments = aside.get(prefix, estimated)
         hotword = 0.0 if tree.guide is None else tree.guide.whole(prefix.guided)
-        found.append(Path(prefix.tokens(), alignments.score, alignments.frames(), hotword))
+        length = beam.context + prefix.depth if beam.context else 1
+        found.append(Path(prefix.tokens(), alignments.score, alignments.frames(), hotword, length))
     return tuple(sorted(found, key=lambda path: -path.rank))
 
 
@@ -77,17 +83,26 @@ def advance(beam: Beam, encoded: Float, transducer: Transducer, settings: Decodi
     """The beam after the next frames. encoded: [K, J] float32, encoder outputs with the joiner's projection. Scores are
     exact sums over the alignments with at most ``settings.symbols_per_frame`` tokens a frame, as long as neither
     ``beam`` nor ``threshold`` removes one of them."""
-    tree = beam.tree
+    tree, modified, context = beam.tree, settings.search == "modified", beam.context
+    if modified and not settings.symbols_per_frame:
+        context = _context(transducer.architecture)
     for at in range(0, len(encoded), _BLOCK):
         if len(tree) > _CACHED_PREFIXES + 16 * settings.beam:
             tree.compact(beam.prefixes)
         frames = encoded[at : at + _BLOCK]
         block = Block(tree, beam.prefixes, beam.alignments, beam.aside, beam.heard, beam.frame, frames)
-        block.search(settings.beam, settings.threshold, settings.symbols_per_frame)
-        beam = Beam(
-            tree, tuple(block.prefixes), tuple(block.alignments), beam.frame + len(frames), block.aside, block.heard
-        )
+        block.search(settings.beam, settings.threshold, settings.symbols_per_frame, modified)
+        prefixes, alignments, frame = tuple(block.prefixes), tuple(block.alignments), beam.frame + len(frames)
+        beam = Beam(tree, prefixes, alignments, frame, block.aside, block.heard, context)
     return beam
+
+
+def _context(architecture: AnyArchitecture) -> int:
+    """Blanks before the first token, which count for the length of a prefix."""
+    match architecture:
+        case StreamingArchitecture(predictor=StatelessPredictor(context=context)):
+            return context
+    return 1
 
 
 def restart(beam: Beam) -> Beam:
@@ -98,7 +113,7 @@ def restart(beam: Beam) -> Beam:
     order = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
     prefixes = tuple(beam.prefixes[at] for at in order)
     beam.tree.restart(prefixes)
-    return Beam(beam.tree, prefixes, tuple(alignments[at] for at in order), beam.frame)
+    return Beam(beam.tree, prefixes, tuple(alignments[at] for at in order), beam.frame, context=beam.context)
 
 
 def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:

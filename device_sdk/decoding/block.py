@@ -111,9 +111,9 @@ class Block:
         self._ahead = 1
         self._known: dict[Prefix, Row] = {}
 
-    def search(self, width: int, threshold: float, symbols: int) -> None:
+    def search(self, width: int, threshold: float, symbols: int, modified: bool = False) -> None:
         """width: of the beam; threshold: nats; symbols: tokens that a frame may emit before its blank, 0: one
-        instead."""
+        instead. modified: by the rules of sherpa-onnx."""
         here, count, aside = 0, len(self.encoded), self.aside
         while here < count:
             prefixes, level = self.prefixes, self.alignments
@@ -121,7 +121,9 @@ class Block:
             scores = [each.score for each in level]
             here, scores, extensions = self._blanks(prefixes, rows, scores, here, width, threshold)
             if extensions is not None:
-                done = self._extend(prefixes, rows, scores, level, extensions, here, width, threshold, symbols)
+                done = self._extend(
+                    prefixes, rows, scores, level, extensions, here, width, threshold, symbols, modified
+                )
                 here += 1
                 self._ahead = 1
                 self._sort_out(done, self.frame + here, width, threshold)
@@ -189,10 +191,13 @@ class Block:
         width: int,
         threshold: float,
         symbols: int,
+        modified: bool,
     ) -> dict[Prefix, Alignments]:
         """One frame: up to ``symbols`` tokens for every hypothesis worth it, then a blank; or one token in its place.
         level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those
-        set aside that gain alignments are taken from there. Returns the hypotheses after the frame."""
+        set aside that gain alignments are taken from there. Where ``modified``, the ``width`` best of hypotheses with a
+        blank and with a token go on, and equal ones add up only where tokens take the place of blanks. Returns the
+        hypotheses after the frame."""
         tree, guide, aside, frame = self.tree, self.tree.guide, self.aside, self.frame + here
         done: dict[Prefix, Alignments] = {}
         for at in range(len(prefixes)):
@@ -204,6 +209,15 @@ class Block:
             prefixes = tree.extend([prefixes[source] for source in sources], tokens)
             emissions = [Emission(frame, level[source].emissions) for source in sources]
             level = [Alignments(scores[at], level[sources[at]].gap, emissions[at]) for at in range(len(sources))]
+            if modified:
+                ranks = [each.score + prefix.bonus for prefix, each in done.items()]
+                reached = [level[at].score + prefixes[at].bonus for at in range(len(prefixes))]
+                least = _worst(ranks + reached, width) if len(ranks) + len(reached) > width else -inf
+                done = {prefix: each for prefix, each in done.items() if each.score + prefix.bonus >= least}
+                chosen = [at for at in range(len(prefixes)) if reached[at] >= least]
+                if not chosen:
+                    return done
+                prefixes, level = [prefixes[at] for at in chosen], [level[at] for at in chosen]
             if symbols:
                 rows = self._rows(prefixes, here)
             if aside:
@@ -215,7 +229,10 @@ class Block:
                 if symbols:
                     new = Alignments(new.score + rows[at].blank[here], new.gap, new.emissions)
                 other = done.get(prefix)
-                done[prefix] = new if other is None else merge(other, new)
+                if other is not None and modified and symbols:
+                    done[prefix] = other if other.score >= new.score else new
+                else:
+                    done[prefix] = new if other is None else merge(other, new)
             if emitted >= symbols:
                 return done
             ranks = [each.score + prefix.bonus for prefix, each in done.items()]

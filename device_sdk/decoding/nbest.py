@@ -74,7 +74,7 @@ def distinct(
     scores = {text: totals[text] + path.hotword for text, path in chosen.items()}
     known: Known = {}
     found: list[Hypothesis] = []
-    for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]]):
+    for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]] / item[1].length):
         words = word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known)
         if spellings is not None:
             words = write_words(words, spellings)

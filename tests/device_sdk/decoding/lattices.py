@@ -12,6 +12,8 @@ class RandomLattice:
     """Log-probabilities that depend on the frame and on the whole prefix, so that a wrong state cannot go unseen.
     encoded [K, 1] holds the frame's number, predicted [B, 1] the prefix's."""
 
+    architecture = None
+
     def __init__(self, seed: int, pieces: int, sharpness: float = 1.0, blank_bias: float = 0.0) -> None:
         self.seed, self.pieces, self.sharpness, self.blank_bias = seed, pieces, sharpness, blank_bias
         self.ids: dict[tuple[int, ...], int] = {(): 0}

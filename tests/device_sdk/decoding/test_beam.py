@@ -47,13 +47,34 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
     bias=st.floats(0.0, 6.0),
     guided=st.booleans(),
     symbols=st.integers(0, 2),
+    way=st.sampled_from(["sum", "modified"]),
     threshold=st.sampled_from([0.5, 2.0, 5.0]),
 )
-def test_blocks_do_not_change_the_search(seed, cuts, bias, guided, symbols, threshold):
-    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(4, 4, symbols, threshold)
+def test_blocks_do_not_change_the_search(seed, cuts, bias, guided, symbols, way, threshold):
+    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(4, 4, symbols, way, threshold)
     guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1)) if guided else None
     whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
     assert paths(whole) == paths(parts) and whole.frame == parts.frame == 30
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), width=st.integers(2, 5), bias=st.floats(0.0, 3.0), sharpness=st.floats(0.5, 3.0))
+def test_a_modified_search_adds_up_what_it_has_pruned(seed, width, bias, sharpness):
+    """One symbol a frame: of all steps the best ``width``, of which those to equal tokens add up."""
+    lattice, expected = RandomLattice(seed, 4, sharpness, bias), {(): 0.0}
+    for frame in range(8):
+        steps = [
+            (score + float(step), tokens + (symbol,) * (symbol > 0))
+            for tokens, score in expected.items()
+            for symbol, step in enumerate(lattice.log_probs(frame, tokens))
+        ]
+        expected = {}
+        for score, tokens in sorted(steps, reverse=True)[:width]:
+            expected[tokens] = np.logaddexp(expected.get(tokens, -np.inf), score)
+    decoding = DecodingSettings(width, width, 0, "modified", threshold=np.inf)
+    found = {path.tokens: path for path in paths(search(lattice, 8, decoding))}
+    assert {tokens: path.score for tokens, path in found.items()} == pytest.approx(expected, abs=1e-5)
+    assert next(iter(found)) == max(expected, key=lambda tokens: expected[tokens] / (1 + len(tokens)))
 
 
 def test_the_predictor_sees_every_prefix_once():
@@ -123,6 +144,7 @@ def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cut
     {
         "beam": (0, 2.5),
         "nbest": (0, 9),
+        "search": ("greedy", None),
         "symbols_per_frame": (-1,),
         "threshold": (0.0, float("nan")),
         "block_seconds": (0.001, 60.0),
