@@ -1,7 +1,5 @@
 """Speech recognition that learns its user, for apps to embed. Importing it is cheap: every name is loaded when used."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

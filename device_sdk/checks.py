@@ -1,7 +1,5 @@
 """Arguments and stored values that are not what is expected, refused by name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`idiolect`: one program whose commands come from whatever wheels are installed, each imported only when called."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import os

@@ -5,8 +5,6 @@ networks. They lie in a folder beside their sources, with a digest of these, so 
 Python or ``IDIOLECT_COMPILED=0`` means what runs without them, and never something in between. A build runs this file
 alone, before anything is installed."""
 
-from __future__ import annotations
-
 import os
 from hashlib import sha256
 from pathlib import Path

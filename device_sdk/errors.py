@@ -3,8 +3,6 @@
 An app that embeds the SDK can catch :class:`IdiolectError` and be sure that nothing the project raises on purpose
 escapes it. Messages name the file or field, what was found, what was expected and what to do."""
 
-from __future__ import annotations
-
 
 class IdiolectError(Exception):
     """Root of every error raised by idiolect."""

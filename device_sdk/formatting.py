@@ -1,8 +1,6 @@
 """Recognized text, lower-case words, as people write it: digits for spoken numbers, capitals, subtitles. Punctuation is
 not recognized, so there is none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

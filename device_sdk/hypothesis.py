@@ -1,7 +1,5 @@
 """What a recognizer returns: partials while audio arrives, an n-best list at the end, each score in parts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """What a device knows of its user, for the user to read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

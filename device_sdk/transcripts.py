@@ -4,8 +4,6 @@ It is the form in which recognizers write: lower-case words, one space apart, of
 punctuation and how Unicode composes a letter are taken away. What can be said in several ways, as figures and signs, is
 refused. Errors never quote a word: messages end up in logs and crash reports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Set
 from itertools import pairwise
 from unicodedata import category, normalize

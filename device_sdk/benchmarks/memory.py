@@ -1,7 +1,5 @@
 """Memory of this process."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

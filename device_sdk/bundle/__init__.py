@@ -1,7 +1,5 @@
 """Bundles: everything a recognizer needs, checked before anything is used."""
 
-from __future__ import annotations
-
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.bundle.bundle import Bundle, Tokenizer
 from device_sdk.bundle.manifest import Manifest

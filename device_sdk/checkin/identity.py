@@ -1,7 +1,5 @@
 """Who a device is to a server: an Ed25519 key made on the device, and the id the server gave it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

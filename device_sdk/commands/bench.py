@@ -1,7 +1,5 @@
 """Runs a benchmark and prints its figures beside their peers'."""
 
-from __future__ import annotations
-
 import sys
 from inspect import signature
 from pathlib import Path

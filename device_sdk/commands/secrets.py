@@ -1,7 +1,5 @@
 """Secrets that were given as options, taken out of the command line: every user of a machine may list its processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

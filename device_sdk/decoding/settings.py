@@ -1,7 +1,5 @@
 """How to search, validated once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """How far one sequence is from another, in insertions, deletions and substitutions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -5,8 +5,6 @@ between wrong entries. With the slots known, an entry can be *repaired*: the wor
 are replaced by the value, values that were not asked for are taken out. No transcript is looked at. Which repair is
 right is for the acoustics to say: the training graph scores each candidate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest

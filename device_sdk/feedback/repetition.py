@@ -6,8 +6,6 @@ that: two n-best lists of the same words share a hypothesis, or nearly so, even 
 The default threshold was chosen on 392 real coffee orders, repeated up to a tenth slower or faster in noise at 10 to 25
 dB: it finds 86 % of the repetitions that were recognized otherwise, and mistakes 0.3 % of other pairs for one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How a device learns: losses, steps, teacher, masks, rehearsal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 

@@ -3,8 +3,6 @@
 A word is given with a correction, or with another recognizer's transcript; what the device itself heard is not. Kept is
 in how many utterances each was given since the last report, and nothing of the order or the company it came in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Set
 

@@ -1,7 +1,5 @@
 """Which runtime runs a bundle's networks: the one place that chooses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -3,8 +3,6 @@
 Whatever is derived or signed names the protocol, what it is for, the round and who is meant, and derived keys the
 roster too: nothing made for one purpose, round or roster can be used in another."""
 
-from __future__ import annotations
-
 import json
 import os
 from hashlib import sha256

@@ -3,8 +3,6 @@
 A database writes a value twice, into its log and into its pages; a file is written once. A row names its file, so a
 file belongs to the state from the commit of that row on and not before; what no row names is removed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Reports on their way: exact bytes, kept until the server acknowledges them, so that a repeat is a duplicate."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing else has a place there. Audio is in none of it. Features, transcripts, h
 ``kept`` alone, which is empty unless the app and its user let it hold what the user confirmed, or may yet, until it was
 learned from. What stays of an utterance is counts, and what steps made of the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The state file: tables of encrypted values, written in transactions, owned by one process at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

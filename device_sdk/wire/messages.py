@@ -12,8 +12,6 @@
 Errors are answered as Problem with a 4xx or 5xx status. A report id seen before with the same body is answered with
 ``duplicate`` true and counted once; with another body it is refused (409)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator

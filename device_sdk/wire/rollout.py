@@ -5,8 +5,6 @@ A device's place for a version is u, the first 48 bits of SHA-256("{version} {de
 have and are compared with it, is share <= u < 2 share. A share is a whole number of millionths: what is signed has no
 fractions."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from typing import Literal
 

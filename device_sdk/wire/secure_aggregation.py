@@ -7,8 +7,6 @@
 A device polls, does what the task says, and polls again; every message may be sent again and counts once. Bytes travel
 as base64, and bytes of keys, seeds and shares have one length each: nothing longer or shorter is read."""
 
-from __future__ import annotations
-
 import base64
 from typing import Annotated, Literal, Self
 

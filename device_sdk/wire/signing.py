@@ -4,8 +4,6 @@ The signed bytes bind method, path, the round named by the path (or ``-``), body
 request can be neither altered, moved to another round, nor replayed after its window. The body hash is sent as a header
 too, so that a server can check who sends before it reads what is sent."""
 
-from __future__ import annotations
-
 DEVICE = "X-Idiolect-Device"
 BODY_DIGEST = "X-Idiolect-Body-Digest"
 """SHA-256 of the body, 64 lowercase hexadecimal digits."""

@@ -1,7 +1,5 @@
 """What may become a word of the public list."""
 
-from __future__ import annotations
-
 import re
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.-]){0,62}")

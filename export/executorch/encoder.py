@@ -1,7 +1,5 @@
 """An imported encoder's graph in torch, operator by operator, so that ExecuTorch can run it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ and a device puts its own there when it loads one, but for those of an encoder t
 :mod:`device_sdk.runtimes.executorch.bindings` is the one module of the device that imports torch, which ExecuTorch's
 Python bindings need, and only when a program is loaded."""
 
-from __future__ import annotations
-
 from device_sdk.runtimes.executorch.manifest import MANIFEST, PROGRAMS, Bucket, ExecutorchManifest
 from device_sdk.runtimes.executorch.training import ExecutorchTrainingSession
 from device_sdk.runtimes.executorch.transducer import ExecutorchTransducer, open_programs

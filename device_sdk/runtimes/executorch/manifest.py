@@ -1,7 +1,5 @@
 """``executorch.json``: what a folder of programs holds, and the checks before ExecuTorch sees any of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

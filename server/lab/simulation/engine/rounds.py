@@ -1,7 +1,5 @@
 """Rounds as pure functions: cohort, local work, sum, noise, mean, the server's optimizer, the server's own step."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import secrets

@@ -2,8 +2,6 @@
 
 K: clients of a group. A client's delta is its weights after local work minus those before."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
