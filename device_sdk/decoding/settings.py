@@ -17,24 +17,24 @@ class DecodingSettings:
     nbest: entries of a result, at most ``beam``.
     symbols_per_frame: tokens that one encoder frame may emit before its blank; 0 for one in the place of the blank, as
         imported models are decoded whatever is set here.
-    search: ``sum`` adds up all alignments of a text, which makes fewer errors; ``modified`` is the modified beam search
-        of sherpa-onnx, with its texts: the likeliest alignment counts, or, where a token stands in the place of a
-        blank, the best by log-probability per token.
     threshold: nats; a hypothesis further than this below the best one is not extended. Larger is slower and surer.
     pause_seconds: after so long a silence between words the networks begin anew, as for another utterance, and hear
         nothing until somebody speaks again; infinity never does that.
     block_seconds: audio is decoded in blocks of this length, whatever the sizes it arrives in. That makes a result
         independent of the chunking, to the last bit, and is how often a partial changes.
-    max_seconds: the longest utterance one session accepts; bounds the memory of features kept for learning."""
+    max_seconds: the longest utterance one session accepts; bounds the memory of features kept for learning.
+    search: ``sum`` adds up all alignments of a text, which makes fewer errors; ``modified`` is the modified beam search
+        of sherpa-onnx, with its texts: the likeliest alignment counts, or, where a token stands in the place of a
+        blank, the best by log-probability per token."""
 
     beam: int = 8
     nbest: int = 8
     symbols_per_frame: int = 2
-    search: Search = "sum"
     threshold: float = 5.0
     pause_seconds: float = 0.48
     block_seconds: float = 0.3
     max_seconds: float = 120.0
+    search: Search = "sum"
 
     def __post_init__(self) -> None:
         for name in ("beam", "nbest", "symbols_per_frame"):

@@ -51,7 +51,7 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
     threshold=st.sampled_from([0.5, 2.0, 5.0]),
 )
 def test_blocks_do_not_change_the_search(seed, cuts, bias, guided, symbols, way, threshold):
-    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(4, 4, symbols, way, threshold)
+    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(4, 4, symbols, threshold, search=way)
     guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1)) if guided else None
     whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
     assert paths(whole) == paths(parts) and whole.frame == parts.frame == 30
@@ -71,7 +71,7 @@ def test_a_modified_search_adds_up_what_it_has_pruned(seed, width, bias, sharpne
         expected = {}
         for score, tokens in sorted(steps, reverse=True)[:width]:
             expected[tokens] = np.logaddexp(expected.get(tokens, -np.inf), score)
-    decoding = DecodingSettings(width, width, 0, "modified", threshold=np.inf)
+    decoding = DecodingSettings(width, width, 0, np.inf, search="modified")
     found = {path.tokens: path for path in paths(search(lattice, 8, decoding))}
     assert {tokens: path.score for tokens, path in found.items()} == pytest.approx(expected, abs=1e-5)
     assert next(iter(found)) == max(expected, key=lambda tokens: expected[tokens] / (1 + len(tokens)))

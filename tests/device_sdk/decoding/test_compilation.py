@@ -30,7 +30,8 @@ draw = random.Random(1)
 for seed in range(60):
     lattice = RandomLattice(seed, draw.randint(2, 9), draw.uniform(0.5, 4.0), draw.uniform(0.0, 7.0))
     width = draw.randint(2, 9)
-    settings = DecodingSettings(width, 1, draw.randint(1, 3), draw.choice([0.5, 2.0, 4, 60.0]))
+    way = draw.choice(["sum", "modified"])
+    settings = DecodingSettings(width, 1, draw.randint(0, 3), draw.choice([0.5, 2.0, 4, 60.0]), search=way)
     for search in (advance, greedy):
         beam = start(lattice)
         for part in (frames(40)[:13], frames(40)[13:14], frames(40)[14:]):
