@@ -33,6 +33,7 @@ COLOURS = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#6b7280")
 Work = Annotated[Path, typer.Option(help="Folder of speech, models and finished rows; a second call goes on there.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds.")]
 Only = Annotated[list[str] | None, typer.Option("--rows", help="Only rows so named, or whose name holds this.")]
+Data = Annotated[Path, typer.Option(envvar="IDIOLECT_DATA", show_default=False, help="Folder that holds the corpora.")]
 Full = Annotated[bool, typer.Option("--full", help="The paper's sizes, as far as they go: for a GPU, or days.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of tables.")]
 Output = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]

@@ -93,7 +93,8 @@ def _export(
     metadata: Mapping[str, str],
 ) -> None:
     """given: an example of each input, by name. Batches of any size go in."""
-    batch = {name: {_batch_axis(name): "N"} for name in (*given, *outputs)}
+    # Caches of the attention have their frames first.
+    batch = {name: {int("cached" in name and "conv" not in name): "N"} for name in (*given, *outputs)}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of the tracer: sizes become constants, which are those of a chunk
         torch.onnx.export(
@@ -110,8 +111,3 @@ def _export(
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
-
-
-def _batch_axis(name: str) -> int:
-    """Caches of the attention have their frames first."""
-    return int("cached" in name and "conv" not in name)

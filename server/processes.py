@@ -52,11 +52,6 @@ def shared_key() -> str:
     return os.environ.get(SHARED_KEY) or secrets.token_hex(32)
 
 
-def own_command() -> list[str]:
-    """The command line that this process was started with."""
-    return [sys.executable, *sys.orig_argv[1:]]
-
-
 def watch(command: Sequence[str], count: int, listener: socket.socket, told: Callable[[list[int]], None]) -> None:
     """Run ``count`` processes of ``command`` on the listening socket until SIGTERM or SIGINT. Each is given ``--socket
     FD`` and a ``--ready-file`` of its own. told: called with their ids whenever all of them answer, once at the start

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from device_sdk.errors import ConfigurationError
-from server.processes import end_with_parent, own_command, watch
+from server.processes import end_with_parent, watch
 
 if TYPE_CHECKING:
     from server.registry.initial import InitialModel
@@ -90,7 +90,7 @@ def run_many(
 
         # Held, not started: the processes do the work.
         with closing(Service(replace(settings, workers=None, ray=None, updates=None, rollout=None), initial)):
-            watch(own_command(), settings.processes, listener, told)
+            watch([sys.executable, *sys.orig_argv[1:]], settings.processes, listener, told)
 
 
 def write_private(path: Path, content: Mapping[str, str | int | list[int]]) -> None:

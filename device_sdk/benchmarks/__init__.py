@@ -1,7 +1,5 @@
 """One measured figure, its peer in the same run, its target, and whether it holds; and how ways are timed."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

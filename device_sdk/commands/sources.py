@@ -1,7 +1,5 @@
 """Audio that arrives while it is recognized: standard input and the microphone."""
 
-from __future__ import annotations
-
 import queue
 import struct
 from collections.abc import Callable, Iterator

@@ -187,8 +187,9 @@ def mel_filters(settings: FeatureSettings) -> Float:
     if settings.mel_scale == "kaldi":
         points, axis = np.linspace(_kaldi_mel(low), _kaldi_mel(high), settings.mel_bins + 2), _kaldi_mel(frequencies)
     else:
-        points = _slaney_hertz(np.linspace(_slaney_mel(low), _slaney_mel(high), settings.mel_bins + 2))
-        axis = frequencies
+        mel, axis = np.linspace(_slaney_mel(low), _slaney_mel(high), settings.mel_bins + 2), frequencies
+        above = _BREAK_HERTZ * np.exp(_LOG_STEP * (mel - _BREAK_MEL))
+        points = np.where(mel < _BREAK_MEL, mel * _LINEAR_STEP, above)
     lower, centre, upper = points[:-2, None], points[1:-1, None], points[2:, None]
     triangles = np.maximum(0.0, np.minimum((axis - lower) / (centre - lower), (upper - axis) / (upper - centre)))
     if settings.mel_scale == "slaney":
@@ -210,7 +211,3 @@ _LOG_STEP = np.log(6.4) / 27.0
 def _slaney_mel(hertz: NDArray[np.float64]) -> NDArray[np.float64]:
     above = _BREAK_MEL + np.log(np.maximum(hertz, 1e-9) / _BREAK_HERTZ) / _LOG_STEP
     return np.where(hertz < _BREAK_HERTZ, hertz / _LINEAR_STEP, above)
-
-
-def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(mel < _BREAK_MEL, mel * _LINEAR_STEP, _BREAK_HERTZ * np.exp(_LOG_STEP * (mel - _BREAK_MEL)))

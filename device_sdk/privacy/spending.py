@@ -81,7 +81,11 @@ def epsilon_of(spent: Spent, delta: float) -> float:
     if spent == Spent():
         return 0.0
     simple = spent.simple if spent.delta <= delta else math.inf
-    return max(0.0, min(simple, *(_converted(*each, delta) for each in zip(ORDERS, spent.renyi, strict=True))))
+    converted = (
+        renyi + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+        for order, renyi in zip(ORDERS, spent.renyi, strict=True)
+    )
+    return max(0.0, min(simple, *converted))
 
 
 _NO_BOUND = Spent(math.inf, 0.0, (math.inf,) * len(ORDERS))
@@ -93,7 +97,3 @@ def _less(whole: float, part: float) -> float:
 
 def _gaussian(ratio: float) -> Spent:
     return Spent(math.inf, 0.0, tuple(order * ratio**2 / 2 for order in ORDERS))
-
-
-def _converted(order: float, renyi: float, delta: float) -> float:
-    return renyi + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)

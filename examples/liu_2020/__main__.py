@@ -4,7 +4,6 @@
 
 ``--lists`` takes a folder of cached lists (``runs/liu_2020/lists``, say) and needs no data, no speech and no torch."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from server.lab.simulation.progress import progress
 
 def main(
     work: runner.Work = Path("runs/liu_2020"),
-    data: Annotated[Path | None, typer.Option(help="Folder with ami/ and slurp/; by default IDIOLECT_DATA.")] = None,
+    data: runner.Data = Path(),
     lists: Annotated[Path | None, typer.Option(help="Cached n-best lists to rescore, instead of making them.")] = None,
     meetings: Annotated[int | None, typer.Option(min=1, help="Test meetings to recognize; all by default.")] = None,
     utterances: Annotated[int, typer.Option(min=1, help="Of each meeting, from its beginning.")] = 200,
@@ -35,7 +34,7 @@ def main(
             from examples.liu_2020.making import FirstPass, Scale, make_lists
 
             scale = Scale(first=FirstPass(most=utterances), test=meetings)
-            lists = make_lists(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell)
+            lists = make_lists(data, work, scale, tell)
         document = measure(open_cache(lists), tell, rounds, repeats)
     runner.present(document, tables(document), {"rows": chart(document)}, json_, output, plots, remarks(document))
 

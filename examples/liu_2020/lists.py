@@ -131,16 +131,6 @@ class Listener:
     heard: tuple[Heard, ...]
     said: NDArray[np.int64]
 
-    @property
-    def first_errors(self) -> NDArray[np.int64]:
-        """Word errors of the first pass [U]."""
-        return np.array([heard.errors[0] for heard in self.heard], np.int64)
-
-    @property
-    def least_errors(self) -> NDArray[np.int64]:
-        """Word errors of the best entries [U]: what no rescoring can fall below."""
-        return np.array([heard.errors.min() for heard in self.heard], np.int64)
-
     def __len__(self) -> int:
         return len(self.heard)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,8 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
         "about": dict(cached.about),
         "first_pass": {
             stage: {
-                "wer": _rate([client.first_errors for client in clients], clients),
-                "oracle": _rate([client.least_errors for client in clients], clients),
+                name: _rate([np.array([pick(heard.errors) for heard in client.heard]) for client in clients], clients)
+                for name, pick in (("wer", itemgetter(0)), ("oracle", np.min))
             }
             for stage, clients in stages.items()
         },

@@ -2,7 +2,6 @@
 
 python -m examples.ramesh_2023 --work runs/ramesh_2023"""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -20,9 +19,7 @@ from server.lab.simulation.progress import progress
 def main(
     work: runner.Work = Path("runs/ramesh_2023"),
     full: runner.Full = False,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the corpora of --full; by default IDIOLECT_DATA.")
-    ] = None,
+    data: runner.Data = Path(),
     table: Annotated[list[str] | None, typer.Option("--table", help="Only this table: 2 or 3.")] = None,
     rows: runner.Only = None,
     recipe: Annotated[list[Path] | None, typer.Option(help="A row of your own, TOML, to run as well.")] = None,
@@ -36,10 +33,7 @@ def main(
     known = [*read_rows(), *(read_row(path) for path in recipe or ())]
     names = {f"{one.name} ({one.table})": one for one in known if not table or one.table in table}
     chosen = runner.choose(names, rows)
-    if full:
-        speech = partial(corpora_speech, data or Path(os.environ.get("IDIOLECT_DATA", "")))
-    else:
-        speech = partial(made_speech, sizes, folder=work / "speech")
+    speech = partial(corpora_speech, data) if full else partial(made_speech, sizes, folder=work / "speech")
     with progress() as tell:
         document = summary(run(sizes, range(1, seeds + 1), speech, work, chosen, tell), chosen, sizes)
     runner.present(document, tables(document), {"rows": chart(document)}, json_, output, plots, remarks(document))

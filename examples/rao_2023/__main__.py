@@ -3,7 +3,6 @@ worth.
 
     IDIOLECT_DATA=... python -m examples.rao_2023 --work runs/rao_2023 --seeds 3"""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,7 @@ CONSOLE = Console(stderr=True)
 
 def main(
     work: runner.Work = Path("runs/rao_2023"),
-    data: Annotated[Path | None, typer.Option(help="Folder with ami/ and slurp/; by default IDIOLECT_DATA.")] = None,
+    data: runner.Data = Path(),
     seeds: runner.Seeds = 3,
     base: Annotated[Path | None, typer.Option(help="weights.safetensors to begin with, instead of training.")] = None,
     rows: runner.Only = None,
@@ -34,7 +33,7 @@ def main(
     chosen = runner.choose({method.name: method for method in methods(scale)}, rows)
     results = []
     with progress() as tell:
-        experiment = Experiment(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell, base)
+        experiment = Experiment(data, work, scale, tell, base)
         domains = experiment.requests, experiment.general
         for method in (None, *chosen):  # whole rows, even of a run that is cut short
             for seed in range(1, seeds + 1):

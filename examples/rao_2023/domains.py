@@ -151,11 +151,9 @@ def newly_frequent(before: Iterable[str], now: Iterable[str], factor: float = 5.
     old, new = (Counter(ngram for text in texts for ngram in _ngrams(text)) for texts in (before, now))
     all_old, all_new = (Counter(len(ngram) for ngram in counts.elements()) for counts in (old, new))
 
-    def has_grown(ngram: Ngram) -> bool:
-        before = max(old[ngram], 0.5) / max(1, all_old[len(ngram)])
-        return new[ngram] >= least and new[ngram] / all_new[len(ngram)] >= factor * before
-
-    return frozenset(filter(has_grown, new))
+    shares = {ngram: max(old[ngram], 0.5) / max(1, all_old[len(ngram)]) for ngram in new}
+    grown = (ngram for ngram, said in new.items() if said / all_new[len(ngram)] >= factor * shares[ngram])
+    return frozenset(ngram for ngram in grown if new[ngram] >= least)
 
 
 def says_any(text: str, ngrams: frozenset[Ngram]) -> bool:

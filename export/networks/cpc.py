@@ -5,20 +5,17 @@ size of the context; K: future steps predicted; N: candidates, the true latent a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.checks import check_intervals
 from device_sdk.errors import ConfigurationError
-from export.networks.rnnt import RNNT, encoder_lstm, stacked
+from export.networks.rnnt import RNNT, ByStateName, encoder_lstm, stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +130,7 @@ class CPC(nn.Module):
         return torch.cat([own, (own + away) % length], 2)
 
 
-class ContextRNNT(RNNT):
+class ContextRNNT(ByStateName, RNNT):
     """Feed-forward feature encoder and LSTM, as in :class:`export.networks.cpc.CPC`, and the rest of an RNN-T. The
     paper's: 3 x 512 and 6 x 1024, a prediction network of 2 x 1024, 2,500 pieces; its joint is one dense layer. Weights
     go under the names of ``state_dict``, not those of an ``Architecture``, which has no feature encoder."""
@@ -158,14 +155,6 @@ class ContextRNNT(RNNT):
     def hidden(self, stacked: Tensor) -> Tensor:
         output, _ = self.encoder(self.features(stacked))
         return self.dropout(output)
-
-    def to_parameters(self) -> dict[str, NDArray[np.float32]]:
-        return {name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()}
-
-    @torch.no_grad()
-    def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> ContextRNNT:
-        self.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in parameters.items()})
-        return self
 
 
 @torch.no_grad()

@@ -61,7 +61,8 @@ ALPHABETS = {
 class CTCTransformerShape:
     """Sizes of the network. tokens: V. size: D; feed_forward: of the inner layer; kernel, stride: of the first
     convolution, in feature frames. norm: ``pre`` normalizes the input of each sublayer, ``post`` the sum after it.
-    dropout and layer_drop (the share of layers left out of a step, Fan et al. 2020) act in training only."""
+    dropout and layer_drop (the share of layers left out of a step, Fan et al. 2020) act in training only. By default it
+    has the 255 M parameters of Pelikan et al. 2023."""
 
     tokens: int = ALPHABETS["en"].size
     mel_bins: int = 80
@@ -84,14 +85,6 @@ class CTCTransformerShape:
             raise ConfigurationError(f"ctc.size: found {self.size}, expected an even multiple of heads, {self.heads}")
         if self.kernel % 2 == 0 or self.kernel < 1:
             raise ConfigurationError(f"ctc.kernel: found {self.kernel}, expected an odd number")
-
-
-CTC_TRANSFORMERS: dict[str, CTCTransformerShape] = {
-    "tiny": CTCTransformerShape(size=32, feed_forward=64, layers=2, heads=2, dropout=0.0, layer_drop=0.0),
-    "small": CTCTransformerShape(size=144, feed_forward=576, layers=6, heads=4, dropout=0.1, layer_drop=0.0),
-    "paper": CTCTransformerShape(),
-}
-"""tiny is for tests, small learns on one CPU, paper has the 255 M parameters of Pelikan et al. 2023."""
 
 
 class _Layer(Block):

@@ -6,6 +6,7 @@ size; P: predictor size; J: joiner size; V: pieces."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -117,6 +118,22 @@ class RNNT(nn.Module):
             first.copy_(given[name] if name in _PLAIN else _permute(given[name], _TO_TORCH))
             for value in second:
                 value.zero_()
+        return self
+
+
+class ByStateName(nn.Module):
+    """Parameters and constants under the names of ``state_dict``, float32."""
+
+    def to_parameters(self) -> dict[str, Array]:
+        return {name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()}
+
+    @torch.no_grad()
+    def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> Self:
+        """Take what :meth:`to_parameters` gave. Returns self. Raises BundleError for other names or shapes."""
+        try:
+            self.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in parameters.items()})
+        except RuntimeError as error:
+            raise BundleError(f"weights: are not those of this network ({str(error)[:200]})") from error
         return self
 
 

@@ -3,19 +3,15 @@ convolution over them, a rectifier (Ghodsi et al. 2020).
 
 N: batch; F: feature frames (10 ms); T: encoder frames (40 ms); M: mel bins; U: tokens; J: joiner size; V: pieces."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.bundle.architecture import BLANK
-from device_sdk.errors import BundleError
+from export.networks.rnnt import ByStateName
 from export.networks.zipformer import PRESETS as ENCODERS
 from export.networks.zipformer import Zipformer, ZipformerShape
 
@@ -48,7 +44,7 @@ class StatelessShape:
 PRESETS = {name: StatelessShape(shape) for name, shape in ENCODERS.items()}
 
 
-class StatelessTransducer(nn.Module):
+class StatelessTransducer(ByStateName):
     """Zipformer encoder, stateless prediction, additive tanh joint. dropout: of the encoder's output, in training."""
 
     def __init__(self, shape: StatelessShape, dropout: float = 0.0) -> None:
@@ -100,20 +96,6 @@ class StatelessTransducer(nn.Module):
         before = torch.full((len(tokens), CONTEXT), -1, device=tokens.device) if state is None else state[0][0]
         contexts = torch.cat([before[:, 1:], tokens[:, None]], 1)
         return self.joiner_predictor(self.said(contexts))[:, 0], [contexts[None]]
-
-    def to_parameters(self) -> dict[str, NDArray[np.float32]]:
-        """Parameters and constants by their names here, float32."""
-        return {name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()}
-
-    @torch.no_grad()
-    def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> StatelessTransducer:
-        """Take what :meth:`to_parameters` gave. Returns self. Raises BundleError for other names or shapes."""
-        given = {name: torch.from_numpy(np.array(value)) for name, value in parameters.items()}
-        try:
-            self.load_state_dict(given)
-        except RuntimeError as error:
-            raise BundleError(f"weights: are not those of this Zipformer ({str(error)[:200]})") from error
-        return self
 
     def join(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         """Log-probabilities [..., V] of broadcastable terms [..., J]."""

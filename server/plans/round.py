@@ -345,11 +345,6 @@ def check_groups(groups: GroupPlan, plan: MarginalPlan) -> None:
         raise ValueError(str(error)) from error
 
 
-def group_minimum(plan: MarginalPlan) -> int:
-    """The fewest devices whose sum may be revealed: those whose shares are all of the noise, and never one alone."""
-    return max(2, plan.minimum_survivors)
-
-
 def word_bits(plan: MarginalPlan, size: int) -> Literal[32, 64]:
     """k of the modulus 2^k: 32 where the sum of ``size`` devices' counts and noise fits, else 64."""
     largest = weight_units(plan) + NOISE_DEVIATIONS * math.sqrt(share_variance(plan))

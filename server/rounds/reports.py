@@ -174,13 +174,9 @@ _COUNT = {
 def id_of_report(device_id: str, report_id: str) -> str:
     """Of what a device sent under an id of its own: no other device's, whatever that calls its reports. They sort by
     what devices call them: deltas are added in that order, to the same bits whatever a server calls the devices."""
-    return f"report:{sha256(report_id.encode()).hexdigest()[:16]}{_own(device_id, report_id)}"
+    return f"report:{sha256(report_id.encode()).hexdigest()[:16]}{own_digest(device_id, report_id)}"
 
 
-def id_in_group(device_id: str, round_id: str) -> str:
-    """Of a device's part in the sum of a round's group; it has one at most."""
-    return f"group:{_own(device_id, round_id)}"
-
-
-def _own(device_id: str, name: str) -> str:
+def own_digest(device_id: str, name: str) -> str:
+    """Of what a device alone has under this name."""
     return sha256(json.dumps([device_id, name]).encode()).hexdigest()[:32]

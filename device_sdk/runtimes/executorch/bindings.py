@@ -1,7 +1,5 @@
 """ExecuTorch's Python bindings, loaded when the first program is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any

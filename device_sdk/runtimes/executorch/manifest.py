@@ -25,19 +25,19 @@ REMEDY = "write it again with: idiolect export executorch BUNDLE DIR"
 Shape = list[int | Literal["batch"]]
 
 
-class Edges(BaseModel):
-    """Shapes of a program's inputs and outputs, in order; "batch" stands for any size from 1 to the manifest's."""
-
+class _Written(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Edges(_Written):
+    """Shapes of a program's inputs and outputs, in order; "batch" stands for any size from 1 to the manifest's."""
 
     inputs: dict[str, Shape]
     outputs: dict[str, Shape]
 
 
-class Bucket(BaseModel):
+class Bucket(_Written):
     """The largest utterance that a training program takes. frames: of 30 ms; tokens: of the longest hypothesis."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     frames: int = Field(ge=LEAST_FRAMES, multiple_of=FRAMES_AT_ONCE)
     tokens: int = Field(ge=1)
@@ -51,15 +51,13 @@ class Bucket(BaseModel):
         return frames <= self.frames and tokens <= self.tokens and hypotheses <= self.hypotheses
 
 
-class ExecutorchManifest(BaseModel):
+class ExecutorchManifest(_Written):
     """``executorch.json``. architecture: hex sha256 of the sizes. weights, version: hex sha256 of the packed weights
     that the programs were written with, and their version. executorch: the version that wrote the programs. batch: most
     rows of one call of the predictor and the joiner. files: of every program. programs: shapes of those that recognize;
     tensors are float32, tokens, contexts and some states int64. constants: program -> constant -> where its float32
     values begin, in bytes. encoder: of an imported encoder, whose weights stay as written, hex sha256 of these.
     training: buckets in the order to try them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: int
     architecture: str

@@ -1,7 +1,5 @@
 """Gradients on ExecuTorch: the training programs of a folder, each for utterances up to its bucket's size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

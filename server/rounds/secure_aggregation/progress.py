@@ -14,11 +14,11 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import KeyAdvertisement, MaskedInput, RevealedShares, Roster
-from server.plans.round import RoundSettings, group_minimum, word_bits
+from server.plans.round import RoundSettings, word_bits
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
-from server.rounds.reports import id_in_group
+from server.rounds.reports import own_digest
 from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.store import Group, StoredGroup, is_finished, next_stage
 from server.rounds.secure_aggregation.unmasking import Exclusion, exclude, excluded_by, recover_secrets, sum_of
@@ -87,7 +87,8 @@ def form_groups(
     """Groups of those who wait: of full size while a round is open, else of all of them, as even as can be."""
     plan = settings.marginals
     assert plan is not None
-    size, minimum = settings.groups.size, group_minimum(plan)
+    # A sum may be revealed where shares are all of the noise, and never of one device alone.
+    size, minimum = settings.groups.size, max(2, plan.minimum_survivors)
     advertised = [KeyAdvertisement.model_validate_json(entry.body) for entry in store.waiting(connection, row.id)]
     if whole:
         parts = [advertised[start : start + size] for start in range(0, len(advertised) - size + 1, size)]
@@ -159,7 +160,7 @@ def _charge(
     for device_id in sorted(set(survivors) - set(connection.execute(known).scalars())):
         message = store.find_message(connection, round_id, device_id, "masked")
         assert message is not None
-        report_id = id_in_group(device_id, round_id)
+        report_id = f"group:{own_digest(device_id, round_id)}"  # it has one at most
         own = {"device_id": device_id, "round_id": round_id, "stream": "marginals"}
         # How many utterances there were is the device's own.
         sent = {"body_sha256": message.body_sha256, "size": message.size, "utterances": 0, "accepted_at": now}

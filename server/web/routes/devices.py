@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, Response
+from pydantic import BaseModel
 from sqlalchemy import Connection
 from starlette.types import Message, Receive, Scope, Send
 
@@ -42,6 +43,8 @@ from server.service import Service
 from server.web.bodies import answer, body_reader, parse, problem, refused, service, upload_reader
 from server.web.middleware import check_rate
 from server.web.operations import BODY, FILE, REPORT, SIGNED, WEIGHTS, Bytes, operation
+
+Sent = TypeVar("Sent", bound=BaseModel)
 
 
 def sender_of(request: Request, body: bytes) -> Sender:
@@ -108,12 +111,19 @@ def _prove(server: Service, request: Request, connection: Connection) -> Sender:
     return sender
 
 
-def check_addressed(sender: Sender, round_id: str, device_found: str, round_found: str) -> None:
+def received(request: Request, body: bytes, kind: type[Sent], round_id: str) -> tuple[Service, Sender, Sent]:
+    """The server, and who sends what to a round. Raises Refusal: 401, 422, and as :func:`check_addressed`."""
+    sender, message = sender_of(request, body), parse(kind, body)
+    check_addressed(sender, round_id, message)
+    return service(request), sender, message
+
+
+def check_addressed(sender: Sender, round_id: str, message: Any) -> None:
     """Raises Refusal: 403 ``other_device``, 422 ``other_round``."""
-    if device_found != sender.device_id:
+    if message.device_id != sender.device_id:
         raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
-    if round_found != round_id:
-        detail = f"round_id: found {round_found}, the address says {round_id[:64]}"
+    if message.round_id != round_id:
+        detail = f"round_id: found {message.round_id}, the address says {round_id[:64]}"
         raise Refusal(422, "other_round", detail, "round_id")
 
 
@@ -159,10 +169,7 @@ def post_check_in(request: Request, body: Small) -> Response:
 
 @router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
 def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
-    server = service(request)
-    sender = sender_of(request, body)
-    report = parse(MarginalReport, body)
-    check_addressed(sender, round_id, report.device_id, report.round_id)
+    server, sender, report = received(request, body, MarginalReport, round_id)
     with server.database.read() as connection:
         plan = read_settings(find_round(connection, round_id)).marginals
         known = marginal_registry.find_marginals(connection, 0)
@@ -186,7 +193,7 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
     except ProtocolError as error:
         raise refused(error, "bad_delta") from error
     header = parse(DeltaHeader, metadata.get("header", ""))
-    check_addressed(sender, round_id, header.device_id, header.round_id)
+    check_addressed(sender, round_id, header)
     with server.database.read() as connection:
         known = find_report(connection, sender.device_id, header.report_id)
         row = find_round(connection, round_id)
@@ -222,10 +229,7 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
 
 @router.post("/rounds/{round_id}/words", **operation(Receipt, "422 bad_words", *ACCEPTANCE, takes=WordReport))
 def post_words(request: Request, round_id: str, body: Words) -> Response:
-    server = service(request)
-    sender = sender_of(request, body)
-    report = parse(WordReport, body)
-    check_addressed(sender, round_id, report.device_id, report.round_id)
+    server, sender, report = received(request, body, WordReport, round_id)
     with server.database.read() as connection:
         plan = read_settings(find_round(connection, round_id)).words
         digest = marginal_registry.find_marginals(connection, 0).words_digest
@@ -244,10 +248,7 @@ def post_words(request: Request, round_id: str, body: Words) -> Response:
     "/rounds/{round_id}/aggregation", **operation(AggregationTask, *REPORT, "409 not_joined", takes=AggregationPoll)
 )
 def post_poll(request: Request, round_id: str, body: Small) -> Response:
-    server = service(request)
-    sender = sender_of(request, body)
-    message = parse(AggregationPoll, body)
-    check_addressed(sender, round_id, message.device_id, message.round_id)
+    server, sender, _ = received(request, body, AggregationPoll, round_id)
     with server.database.write() as connection:
         spend_nonce(connection, sender, server.settings.clock())
         return answer(answers.next_task(connection, sender.device_id, round_id, server.settings.retry_after_seconds))
@@ -258,10 +259,7 @@ def post_poll(request: Request, round_id: str, body: Small) -> Response:
     **operation(StageReceipt, *REPORT, *UNFIT_STAGE, takes=tuple(answers.MESSAGES.values())),
 )
 def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
-    server = service(request)
-    sender = sender_of(request, body)
-    message: Any = parse(answers.MESSAGES[stage], body)
-    check_addressed(sender, round_id, message.device_id, message.round_id)
+    server, sender, message = received(request, body, answers.MESSAGES[stage], round_id)
     envelope, settings = answers.Envelope(round_id, stage, message, body), server.settings
 
     def work() -> tuple[StageReceipt, bool]:

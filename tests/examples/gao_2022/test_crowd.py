@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from examples.cohorts import DIGITS, Central, train_centrally
-from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
+from examples.gao_2022.experiment import SILOS, SMALL, Experiment, Row, Scale
 from examples.gao_2022.recipes import LANGUAGES, Recipe, by_cohort, federation
 from examples.gao_2022.speech import CrowdScale, gather
 from examples.gao_2022.tables import charts, summary, table
-from export.networks.ctc_transformer import CTC_TRANSFORMERS
 from server.lab.training.data import Example
 
 pytest.importorskip("espeakng_loader")
 
 TINY = Scale(
     crowd=CrowdScale(speakers=24, tested=2, least=2, most=6, digits=2),
-    shape=replace(CTC_TRANSFORMERS["tiny"], mel_bins=16),
+    shape=replace(SMALL, size=32, feed_forward=64, layers=2),
     central=Central(steps=3, batch=4),
     rounds=2,
     cohort=3,

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from export.networks.ctc_transformer import ALPHABETS, CTC_TRANSFORMERS, CTCTransformer, PositionNoise, sinusoids
+from export.networks.ctc_transformer import ALPHABETS, CTCTransformer, CTCTransformerShape, PositionNoise, sinusoids
 
-TINY = CTC_TRANSFORMERS["tiny"]
+TINY = CTCTransformerShape(size=32, feed_forward=64, layers=2, heads=2, dropout=0.0, layer_drop=0.0)
 
 
 def network(norm: str = "pre", **changes: float) -> CTCTransformer:
