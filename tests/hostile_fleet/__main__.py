@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +130,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
     outside = sum(name not in excused for each in members for name in each.counted)
     charged = spent_reports(server.database, names.values())
     short = [each for each in members if charged[names[each.word]] < sum(name in released for name in each.counted)]
-    gaps = sorted(each.longest_gap(until) for each in members)
+    gaps = sorted(max(b - a for a, b in pairwise([each.begun, *each.successes, until])) for each in members)
     successes = sorted(moment for each in members for moment in each.successes)
     ready, unready = wrong_seconds(readiness.samples, successes)
     unfinished = [state for state in books.states.values() if state not in ("published", "abandoned")]

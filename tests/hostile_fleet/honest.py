@@ -77,10 +77,6 @@ class Honest:
                 self.counted.append(sent.round_id)
                 self.holding = False
 
-    def longest_gap(self, until: float) -> float:
-        """Seconds: the longest time without a check-in that went through."""
-        return float(np.diff([self.begun, *self.successes, until]).max())
-
 
 def _shorten(message: str) -> str:
     return message.partition(": ")[2][:90] or message[:90]

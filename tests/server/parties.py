@@ -71,6 +71,14 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
     return found
 
 
+def serve(folder: str, started: InitialModel, **changes: Any) -> None:
+    """What a server's process runs, which says in ``ready.json`` where it listens."""
+    from server.serve import run
+
+    ready = Path(folder) / "ready.json"
+    run(settings(Path(folder), **changes), started, host="127.0.0.1", port=0, ready_file=ready)
+
+
 @contextmanager
 def serving(folder: Path, *, words: int = WORDS, evaluate: Any = None, rehearse: Any = None, **changes: Any) -> Any:
     """A client of a server in this process; what the server raises reaches the client as it would over a socket."""

@@ -18,7 +18,7 @@ from device_sdk import Bundle, CheckInError, CheckInReport, Client, Device, Stat
 from device_sdk.checkin import aggregation, identity
 from device_sdk.privacy.contributions import share_variance
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
-from tests.device_sdk.checkin.site import Site, heard, opened, site
+from tests.device_sdk.checkin.site import Site, heard, opened
 from tests.live import Tap
 from tests.server.parties import ENROLMENT
 
@@ -32,12 +32,6 @@ STAGES = 10
 def open_round(server: Site, size: int = 3, seconds: float = 600.0) -> str:
     groups = {"size": size, "stage_seconds": seconds}
     return server.open(marginals=PLAN.model_dump(), minimum=2, groups=groups, smoothing=1.0)
-
-
-@pytest.fixture
-def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Site]:
-    with site(tmp_path / "server", tiny_bundle) as found:
-        yield found
 
 
 @pytest.fixture

@@ -11,17 +11,11 @@ from device_sdk import Bundle, CheckInError, Device, DeviceSettings
 from device_sdk.features import logmel
 from device_sdk.learning import MaskSettings, TeacherSettings
 from device_sdk.runtimes.training import TrainingSession
-from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, fails, heard, opened, site, taught
+from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, fails, heard, opened, taught
 from tests.server.parties import ENROLMENT
 from tests.signals import hiss
 
 COLLECTED = {"kind": "gradient", "batch_size": 2, "clip_norm": 1e6}
-
-
-@pytest.fixture
-def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Site]:
-    with site(tmp_path, tiny_bundle) as found:
-        yield found
 
 
 @pytest.fixture

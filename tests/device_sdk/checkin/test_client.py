@@ -1,9 +1,7 @@
 import base64
 import copy
 import json
-from contextlib import closing
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,15 +21,8 @@ from device_sdk.state import Store, records
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
 from device_sdk.wire import messages, signing
 from device_sdk.wire.messages import CheckIn, DeltaPlan, MarginalPlan, MarginalReport, Marginals, RoundOffer
-from tests.device_sdk.devices import KEY
 
 URL = "http://server.test"
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    with closing(Store(tmp_path, KEY)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from device_sdk import Bundle, CheckInError, Client
 from device_sdk.checkin import identity
 from device_sdk.wire.signing import TIMESTAMP
-from tests.device_sdk.checkin.site import Site, site, taught
+from tests.device_sdk.checkin.site import Site, taught
 from tests.device_sdk.checkin.site import opened as site_opened
 from tests.device_sdk.hostile.server import Answer, Hostile, Request, plain
 from tests.live import LiveServer, LosesReports
@@ -35,12 +35,6 @@ def refusing(code: str, ahead: float = 0.0) -> Answer:
         line.sendall(plain(body, "401 Unauthorized", Date=formatdate(time.time() + ahead, usegmt=True)))
 
     return answer
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("server"), tiny_bundle) as found:
-        yield found
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -1,7 +1,5 @@
 """A device comes when its server wants it, over restarts, outages and clocks that are set."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,6 @@ from device_sdk.state import Store
 from tests.device_sdk.devices import KEY
 
 URL = "https://server.example"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "state", KEY)) as found:
-        yield found
 
 
 @pytest.mark.parametrize(

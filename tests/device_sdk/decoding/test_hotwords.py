@@ -55,12 +55,8 @@ class Pieces:
 PIECES = Pieces()
 
 
-def hotword_of(letters: str) -> st.SearchStrategy[Hotword]:
-    phrase = st.lists(st.text(letters, min_size=1, max_size=3), min_size=1, max_size=3).map(" ".join)
-    return st.builds(Hotword, phrase, st.sampled_from([0.5, 1.0, 2.5]), st.lists(phrase, max_size=2).map(tuple))
-
-
-hotword = hotword_of(LETTERS)
+phrase = st.lists(st.text(LETTERS, min_size=1, max_size=3), min_size=1, max_size=3).map(" ".join)
+hotword = st.builds(Hotword, phrase, st.sampled_from([0.5, 1.0, 2.5]), st.lists(phrase, max_size=2).map(tuple))
 tokens = st.lists(st.integers(1, PIECES.size - 1), max_size=12)
 
 

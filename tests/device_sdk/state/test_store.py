@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -17,12 +16,6 @@ from device_sdk.state.store import FILED_BYTES
 from tests.device_sdk.devices import KEY
 
 LARGE = 3 * FILED_BYTES
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path, KEY)) as opened:
-        yield opened
 
 
 def reopened(store: Store) -> Store:

@@ -6,7 +6,8 @@ import numpy as np
 
 from server.registry.initial import InitialModel
 from tests.forks import ServerProcess
-from tests.server.parties import DIGEST, settings
+from tests.server import parties
+from tests.server.parties import DIGEST
 
 
 def buckets(words: int, values: int) -> InitialModel:
@@ -16,10 +17,7 @@ def buckets(words: int, values: int) -> InitialModel:
 
 def serve(folder: str, database: str, words: str, values: str) -> None:
     """What the process runs."""
-    from server.serve import run
-
-    own = settings(Path(folder), database=database)
-    run(own, buckets(int(words), int(values)), host="127.0.0.1", port=0, ready_file=Path(folder) / "ready.json")
+    parties.serve(folder, buckets(int(words), int(values)), database=database)
 
 
 class BucketServer(ServerProcess):

@@ -12,8 +12,9 @@ from sqlalchemy import insert
 
 from server.settings import Rates
 from server.storage.schema import devices
+from tests.server import parties
 from tests.server.hostile.process import HostileServer
-from tests.server.parties import ENROLMENT, HEADERS, OFTEN, Operator, Party, initial, serving, settings
+from tests.server.parties import ENROLMENT, HEADERS, OFTEN, Operator, Party, initial, serving
 
 
 @dataclass
@@ -102,10 +103,7 @@ def test_the_servers_own_token_has_a_number_of_uses(gate: Gate) -> None:
 
 def serve(folder: str) -> None:
     """What the server's process runs, with the rate of enrolments that every server has."""
-    from server.serve import run
-
-    own, ready = settings(Path(folder), rates=Rates(OFTEN, OFTEN)), Path(folder) / "ready.json"
-    run(own, initial(), host="127.0.0.1", port=0, ready_file=ready)
+    parties.serve(folder, initial(), rates=Rates(OFTEN, OFTEN))
 
 
 def test_one_address_enrols_so_many_and_then_waits(tmp_path: Path) -> None:

@@ -17,13 +17,11 @@ CONNECTIONS = 250
 
 def serve(folder: str) -> None:
     """What the process runs."""
-    from server.serve import run
     from server.settings import Limits
-    from tests.server.parties import initial, settings
+    from tests.server import parties
 
     limits = Limits(head_seconds=SECONDS, body_seconds=SECONDS, connections=CONNECTIONS)
-    ready = Path(folder) / "ready.json"
-    run(settings(Path(folder), limits=limits), initial(), host="127.0.0.1", port=0, ready_file=ready)
+    parties.serve(folder, parties.initial(), limits=limits)
 
 
 class HostileServer(ServerProcess):
@@ -45,11 +43,6 @@ class HostileServer(ServerProcess):
     def memory(self) -> int:
         """Bytes that the process holds now."""
         return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", (self.proc / "status").read_text())[1])
-
-    @property
-    def descriptors(self) -> int:
-        """Files and connections that the process holds open."""
-        return len(list((self.proc / "fd").iterdir()))
 
     def runs(self) -> bool:
         return self.running is not None and self.running.poll() is None

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from server.settings import Limits
+from tests.server import parties
 from tests.server.hostile.attack import head
 from tests.server.hostile.process import HostileServer, refusal_of, status_of
 from tests.server.parties import DIGEST, Operator, Party, until
@@ -24,11 +25,9 @@ CONNECTIONS = Limits().connections
 
 def serve(folder: str) -> None:
     """What the server's process runs, with the limits that every server has."""
-    from server.serve import run
     from tests.server.chaos.server_process import buckets
-    from tests.server.parties import settings
 
-    run(settings(Path(folder)), buckets(40, VALUES), host="127.0.0.1", port=0, ready_file=Path(folder) / "ready.json")
+    parties.serve(folder, buckets(40, VALUES))
 
 
 @pytest.fixture
