@@ -41,7 +41,7 @@ def read_share(content: bytes) -> Elements:
 
 def evaluate(coefficients: Elements, count: int, prime: int = PRIME) -> Elements:
     """Values of polynomials at 1 .. count, int64 [count, secrets]. coefficients: [threshold, secrets]."""
-    return _powers(count, len(coefficients), prime) @ coefficients % prime
+    return _powers_to(count, len(coefficients), prime) @ coefficients % prime
 
 
 def _uniform(shape: tuple[int, int], prime: int = PRIME) -> Elements:
@@ -55,10 +55,13 @@ def _uniform(shape: tuple[int, int], prime: int = PRIME) -> Elements:
 
 
 @lru_cache(maxsize=64)
-def _powers(count: int, degrees: int, prime: int) -> Elements:
-    """point^degree modulo the prime: int64 [count, degrees]."""
-    points = np.arange(1, count + 1, dtype=np.int64)
-    columns = [np.ones(count, np.int64)]
+def _powers_to(count: int, degrees: int, prime: int) -> Elements:
+    return powers(np.arange(1, count + 1, dtype=np.int64), degrees, prime)
+
+
+def powers(points: Elements, degrees: int, prime: int = PRIME) -> Elements:
+    """point^degree modulo the prime, from degree 0: int64 [points, degrees]."""
+    columns = [np.ones(len(points), np.int64)]
     for _ in range(degrees - 1):
         columns.append(columns[-1] * points % prime)
     return np.stack(columns, axis=1)

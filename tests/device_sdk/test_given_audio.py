@@ -1,14 +1,14 @@
 """What may be given as an utterance: arrays with their rate, files and their bytes, which know theirs."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from device_sdk import AudioError, Bundle, Device, Recognizer, Result
+from device_sdk import AudioError, Bundle, Device, Recognizer
+from tests.device_sdk.decoding.test_session import without_id
 from tests.device_sdk.devices import KEY
 from tests.signals import chirp
 
@@ -20,10 +20,6 @@ def recognize(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     with Device.open(tmp_path_factory.mktemp("state"), KEY, tiny_bundle) as device:
         device.withdraw("counting", "learning")
         yield (device if request.param == "device" else Recognizer(tiny_bundle)).recognize
-
-
-def without_id(result: Result) -> Result:
-    return replace(result, utterance_id="")
 
 
 def written(form: str, sound: np.ndarray = SOUND, rate: int = 16_000) -> bytes:

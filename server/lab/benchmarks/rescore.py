@@ -51,11 +51,13 @@ def benchmark() -> list[Figure]:
     cache = _spoken(bundle, hypotheses, rescorer.weights)
     if rescorer.neural is None:
         return noise()
-    adapt = _adapting(rescorer, hypotheses, cache)
-    ways: dict[str, Callable[[], Any]] = {
-        "adapted": adapt,
-        "neural": lambda: rescorer.neural and rescorer.neural(sentences),
-    }
+
+    def adapted() -> Any:
+        """A second pass after an utterance: the marginal of the cache as it is now, then the list."""
+        return rescorer.rescore(hypotheses, caches.marginal(cache, rescorer.background, None, rescorer.weights))
+
+    ways: dict[str, Callable[[], Any]] = {"adapted": adapted}
+    ways["neural"] = lambda: rescorer.neural and rescorer.neural(sentences)
     ngram = load_ngram(bundle)
     if ngram is not None:
         model, texts = ngram, [hypothesis.text for hypothesis in hypotheses]
@@ -64,7 +66,7 @@ def benchmark() -> list[Figure]:
     if (in_torch := _in_torch(bundle, sentences)) is not None:
         ways["torch"] = in_torch
     ms = {name: 1e3 * seconds for name, seconds in alternate(ways, RUNS).items()}
-    clock = 1e3 * alternate({"adapted": adapt}, RUNS, 0, perf_counter)["adapted"]
+    clock = 1e3 * alternate({"adapted": adapted}, RUNS, 0, perf_counter)["adapted"]
     added = 1e5 * _added(rescorer, hypotheses, cache) / ms["neural"]
     what = f"{ENTRIES}-best of {LENGTH} words, {bundle.manifest.name} bundle"
     figures = [
@@ -113,16 +115,6 @@ def _spoken(bundle: Bundle, hypotheses: Sequence[Hypothesis], weights: Combinati
         counts = caches.count_words(said, bundle.words, weights, [-float(place) for place in range(8)])
         cache = caches.update(cache, counts)
     return cache
-
-
-def _adapting(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: MarginalCache) -> Callable[[], Any]:
-    """A second pass after an utterance: the marginal of the cache as it is now, then the list."""
-
-    def adapted() -> Any:
-        marginal = caches.marginal(cache, rescorer.background, None, rescorer.weights)
-        return rescorer.rescore(hypotheses, marginal)
-
-    return adapted
 
 
 def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: MarginalCache) -> float:

@@ -33,7 +33,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation import keys, masks
-from device_sdk.secure_aggregation.shares import PRIME, read_share
+from device_sdk.secure_aggregation.shares import PRIME, powers, read_share
 from device_sdk.wire.secure_aggregation import RevealedShares, Roster
 from server.storage.schema import exclusions
 
@@ -180,13 +180,13 @@ def _located(points: Elements, values: Elements, threshold: int) -> Iterator[NDA
     spare = len(points) - threshold
     if spare < 2:
         return
-    checks = _powers(points, spare).T * _inverse(_products(points[:, None] - points))
+    checks = powers(points, spare).T * _inverse(_products(points[:, None] - points))
     syndromes = checks % PRIME @ values % PRIME  # [spare, elements], zero where all shares are true
     for most in sorted({spare // 2, spare * values.shape[1] // (values.shape[1] + 1), spare - 1}):
         rows = np.arange(spare - most)[:, None] + np.arange(most + 1)  # neighbours that a locator's coefficients weigh
         locators = _null_space(syndromes[rows].transpose(2, 0, 1).reshape(-1, most + 1))
         if len(locators):
-            yield np.flatnonzero(~(_powers(points, most + 1) @ locators.T % PRIME).any(axis=1))
+            yield np.flatnonzero(~(powers(points, most + 1) @ locators.T % PRIME).any(axis=1))
 
 
 def _null_space(matrix: Elements) -> Elements:
@@ -229,14 +229,6 @@ def _products(differences: Elements) -> Elements:
 
 def _product(rows: Elements) -> Elements:
     return reduce(lambda left, right: left * right % PRIME, rows.T, np.ones(len(rows), np.int64))
-
-
-def _powers(points: Elements, count: int) -> Elements:
-    """int64 [points, count]."""
-    columns = [np.ones(len(points), np.int64)]
-    for _ in range(count - 1):
-        columns.append(columns[-1] * points % PRIME)
-    return np.stack(columns, axis=1)
 
 
 def _inverse(elements: Elements) -> Elements:

@@ -11,13 +11,10 @@ from device_sdk.bundle.second_moments import moments
 from device_sdk.errors import LearningError
 from device_sdk.learning.settings import MaskSettings, StepSettings
 from device_sdk.learning.step import Momentum, factor_scales, factorize, mask, merge, precondition, scales, sgd
+from tests.device_sdk.learning.test_delta import arrays
 
 Arrays = dict[str, np.ndarray]
 seeds = st.integers(0, 2**32 - 1)
-
-
-def arrays(*values: list[float]) -> Arrays:
-    return {f"p{index}": np.array(value, np.float32) for index, value in enumerate(values)}
 
 
 def test_a_step_by_hand() -> None:

@@ -69,7 +69,7 @@ def test_a_zipformer_is_trained_in_the_same_way_and_can_be_imported(tmp_path: Pa
     assert imported.features == recipe.features
     np.testing.assert_array_equal(imported.weights["joiner.output.weight"], trained["joiner_output.weight"])
     network = StatelessTransducer(recipe.architecture).from_parameters(trained)
-    with pytest.raises(BundleError, match="are not those of this Zipformer"):
+    with pytest.raises(BundleError, match="are not those of this network"):
         network.from_parameters(tiny_weights(PRESETS["tiny"]))
 
 
