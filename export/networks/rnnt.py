@@ -53,6 +53,17 @@ class RNNT(nn.Module):
         output, _ = self.encoder(stacked)
         return self.dropout(output)
 
+    def layers(self, stacked: Tensor) -> list[Tensor]:
+        """What :meth:`hidden` gives, and before it what the layers below give, lowest first."""
+        encoder, hidden, outputs = self.encoder, stacked, list[Tensor]()
+        zeros = stacked.new_zeros(1, stacked.shape[0], encoder.hidden_size)
+        for layer in range(encoder.num_layers):
+            weights: list[Tensor] = [encoder.get_parameter(f"{part}_l{layer}") for part in _PARTS]
+            hidden, _, _ = torch.lstm(hidden, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)
+            hidden = self.dropout(hidden)
+            outputs.append(hidden)
+        return outputs
+
     def encode(self, features: Tensor) -> Tensor:
         """Raw log-mel [B, F, M] to the joiner's encoder term [B, T, J]."""
         return self.joiner_encoder(self.hidden(self.stack(features)))

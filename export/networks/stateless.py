@@ -76,6 +76,10 @@ class StatelessTransducer(ByStateName):
         """Raw log-mel [N, F, M] to the encoder's output [N, T, size]."""
         return self.dropout(self.encoder(features))
 
+    def layers(self, features: Tensor) -> list[Tensor]:
+        """What :meth:`hidden` gives, alone: its stacks have rates of their own."""
+        return [self.hidden(features)]
+
     def encode(self, features: Tensor) -> Tensor:
         """Raw log-mel [N, F, M] to the joiner's encoder term [N, T, J]."""
         return self.joiner_encoder(self.hidden(features))

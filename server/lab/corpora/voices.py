@@ -119,7 +119,7 @@ def speak(text: str, voice: Voice) -> Waveform:
     if not (variants / voice.variant).is_file():  # which the library would ignore
         raise DataError(f"espeak-ng has no voice {voice.name!r}; its variants are in {variants}")
     data, callback = _MORNING.sub(r"\1 a.m.", text).encode(), _CALLBACK(collect)
-    with _LOCK, _library() as (library, native_rate):
+    with espeak() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)
         accent = _ACCENT_FILES.get(voice.accent, voice.accent)
         if library.espeak_SetVoiceByName(f"{accent}+{voice.variant}".encode()) != 0:
@@ -178,18 +178,19 @@ def _data_path() -> Path:
 
 
 @contextmanager
-def _library() -> Iterator[tuple[Any, int]]:
-    """The library, freshly loaded, with its sample rate (Hz). Its flutter and noise go on from one utterance to the
-    next in static variables that no call resets, so that the same words would sound different each time. Loading it
-    anew takes 0.4 ms and makes speech a function of its input."""
-    library = ctypes.CDLL(_loader().get_library_path())
-    try:
-        rate = int(library.espeak_Initialize(_SYNCHRONOUS, 0, str(_data_path().parent).encode(), 0))
-        if rate <= 0:
-            raise DataError(f"espeak-ng could not read its data at {_data_path()}; reinstall espeakng-loader")
-        library.espeak_ng_SetRandSeed(ctypes.c_long(1))
-        yield library, rate
-    finally:
-        library.espeak_Terminate()
-        if hasattr(_ctypes, "dlclose"):
-            _ctypes.dlclose(library._handle)
+def espeak() -> Iterator[tuple[Any, int]]:
+    """The library, freshly loaded and this process's alone, with its sample rate (Hz). Its flutter and noise go on from
+    one utterance to the next in static variables that no call resets, so that the same words would sound different each
+    time. Loading it anew takes 0.4 ms and makes speech a function of its input."""
+    with _LOCK:
+        library = ctypes.CDLL(_loader().get_library_path())
+        try:
+            rate = int(library.espeak_Initialize(_SYNCHRONOUS, 0, str(_data_path().parent).encode(), 0))
+            if rate <= 0:
+                raise DataError(f"espeak-ng could not read its data at {_data_path()}; reinstall espeakng-loader")
+            library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+            yield library, rate
+        finally:
+            library.espeak_Terminate()
+            if hasattr(_ctypes, "dlclose"):
+                _ctypes.dlclose(library._handle)

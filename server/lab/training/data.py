@@ -73,16 +73,18 @@ def moments(examples: Iterable[Example]) -> tuple[Features, Features]:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """features: [B, F, M] float32, padded by repeating the last frame; frames: [B] int64 stacked frames (30 ms);
-    tokens: [B, U] int64, padded with 0; lengths: [B] int64."""
+    tokens: [B, U] int64, padded with 0; lengths: [B] int64; phones: [B, P] int64, padded with 0."""
 
     features: Tensor
     frames: Tensor
     tokens: Tensor
     lengths: Tensor
+    phones: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
-        return Batch(*(value.to(device) for value in (self.features, self.frames, self.tokens, self.lengths)))
+        values = self.features, self.frames, self.tokens, self.lengths, self.phones
+        return Batch(*(value.to(device) for value in values))
 
 
 def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random.Generator) -> list[list[int]]:
@@ -100,21 +102,25 @@ def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random
     return [result[position] for position in generator.permutation(len(result)) if result[position]]
 
 
-def collate(items: Iterable[tuple[NDArray[np.floating], Sequence[int]]], subsampling: int) -> Batch:
-    """A batch of (features [F, M], tokens)."""
+def collate(
+    items: Iterable[tuple[NDArray[np.floating], Sequence[int]]], subsampling: int, phones: Sequence[Sequence[int]] = ()
+) -> Batch:
+    """A batch of (features [F, M], tokens), and the phones of each where a network learns them."""
     chosen = list(items)
     longest = max(features.shape[0] for features, _ in chosen)
-    width = max(1, *(len(tokens) for _, tokens in chosen))
     padded = np.stack([np.pad(f, ((0, longest - f.shape[0]), (0, 0)), mode="edge") for f, _ in chosen])
-    tokens = np.zeros((len(chosen), width), np.int64)
-    for row, (_, values) in enumerate(chosen):
-        tokens[row, : len(values)] = values
     return Batch(
         torch.from_numpy(padded.astype(np.float32, copy=False)),
         torch.tensor([f.shape[0] // subsampling for f, _ in chosen]),
-        torch.from_numpy(tokens),
-        torch.tensor([len(values) for _, values in chosen]),
+        _padded([tokens for _, tokens in chosen]),
+        torch.tensor([len(tokens) for _, tokens in chosen]),
+        _padded(phones),
     )
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    width = max(1, *map(len, rows), 1)
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64).reshape(-1, width)
 
 
 def alignable(frames: int, tokens: Sequence[int]) -> bool:

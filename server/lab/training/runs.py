@@ -102,7 +102,7 @@ def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSetti
             chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
             watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
-    spoken = tuple(line for line in sentences if base[line] and len(line.split()) <= 14)
+    spoken = tuple(span for line in sentences if base[line] for span in spans(line))
     share = recorded if recordings else 0.0
     mixture = Mixture(spoken, tuple(recordings), recorded=share, waiting=0.2, quiet=0.04, features=features)
     details = {
@@ -120,6 +120,12 @@ def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSetti
 def real_recordings(source: str) -> list[Recording]:
     """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh."""
     return record(open_corpus(source, ("base",), seed=None).utterances, kind_of(source))
+
+
+def spans(sentence: str, most: int = 14) -> list[str]:
+    """A sentence in as few parts of at most ``most`` words as there can be, all about as long."""
+    words = sentence.split()
+    return [" ".join(part) for part in np.array_split(words, -(-len(words) // most))]
 
 
 def portable(text: str) -> str:

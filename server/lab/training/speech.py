@@ -74,8 +74,8 @@ class Mixture:
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
-    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.28, "digits": 0.14})
-    sentences_share: float = 0.14
+    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.2, "digits": 0.1})
+    sentences_share: float = 0.4
     recorded: float = 0.3
     joined: float = 0.4
     noises: tuple[Waveform, ...] = ()
@@ -88,6 +88,11 @@ class Mixture:
     def __post_init__(self) -> None:
         if sum(self.intents.values()) + self.sentences_share > 1.0:
             raise ConfigurationError("mixture: the shares of intents and sentences add up to more than 1")
+
+    def words(self) -> set[str]:
+        """All that may be said."""
+        texts = (*self.sentences, *(recording.text for recording in self.recordings))
+        return {word for text in texts for word in text.split()} | set(grammar.vocabulary())
 
 
 def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:

@@ -18,15 +18,17 @@ from server.lab.training.greedy import ctc_greedy
 
 
 class Learner(nn.Module):
-    """The network and a CTC head of the joint's form."""
+    """The network, a CTC head of the joint's form, and one for ``phones`` (0: none) on the layer below the last: what
+    sounds alike is written in many ways, and a layer that need not know how hears it in less speech."""
 
-    def __init__(self, network: RNNT | StatelessTransducer) -> None:
+    def __init__(self, network: RNNT | StatelessTransducer, phones: int = 0) -> None:
         super().__init__()
         self.network, a = network, network.architecture
         self.ctc_hidden = nn.Linear(a.encoder_size, a.joiner_size)
         self.ctc_output = nn.Linear(a.joiner_size, a.pieces)
         nn.init.xavier_uniform_(self.ctc_hidden.weight)
         nn.init.xavier_uniform_(self.ctc_output.weight)
+        self.phone_output = nn.Linear(a.encoder_size, phones) if phones else None
 
     def flat_loss(self, hidden: Tensor, batch: Batch, letters: Tensor) -> tuple[Tensor, float]:
         """Cross-entropy, summed over the frames that have a guess, against tokens spread over the utterance in
@@ -37,11 +39,12 @@ class Learner(nn.Module):
 
     def ctc_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Negative log-likelihood of the encoder's output [B, T, H], summed over utterances."""
-        scores = self.ctc_log_probs(hidden)
-        losses = nn.functional.ctc_loss(
-            scores.transpose(0, 1), batch.tokens, batch.frames, batch.lengths, BLANK, "none", zero_infinity=True
-        )
-        return losses.sum()
+        return _ctc(self.ctc_log_probs(hidden), batch.tokens, batch)
+
+    def phone_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """CTC of the phones, from the output [B, T, H] of the layer that hears them, summed over utterances."""
+        assert self.phone_output is not None
+        return _ctc(self.phone_output(hidden).float().log_softmax(-1), batch.phones, batch)
 
     def ctc_log_probs(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self.ctc_output(torch.tanh(self.ctc_hidden(hidden)))
@@ -78,6 +81,12 @@ class Learner(nn.Module):
         network.joiner_encoder.load_state_dict(self.ctc_hidden.state_dict())
         network.joiner_output.load_state_dict(self.ctc_output.state_dict())
         network.joiner_predictor.weight.mul_(0.3)
+
+
+def _ctc(scores: Tensor, labels: Tensor, batch: Batch) -> Tensor:
+    """scores: [B, T, V] log-probabilities; labels: [B, U], 0 where there is none."""
+    lengths, by_time = (labels != BLANK).sum(1), scores.transpose(0, 1)
+    return nn.functional.ctc_loss(by_time, labels, batch.frames, lengths, BLANK, "sum", zero_infinity=True)
 
 
 def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -> Tensor:

@@ -24,12 +24,13 @@ class Recipe:
 
     pieces: of the tokenizer (default: the preset's). flat_share, easy_share, ctc_share: shares of the budget at which
     the flat start on a few clear words, CTC on the same words, and CTC on whole utterances end. helper: weight of CTC
-    beside the RNN-T loss (both per token). made_augmented, real_augmented: share of the made and of the real utterances
-    whose features are changed at every use, by made_change and real_change; it rises to this over augment_share of the
-    budget. Real recordings are few and come back often, so they are changed more. shard: utterances in a shard; window:
-    shards in an epoch (the newest is fresh). batch: most utterances; seconds: most audio in a batch, padding included.
-    accumulate: batches in a step. clip: largest gradient norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
-    snapshot_minutes, watch_steps: when word errors are counted on the way. The rest is as in :class:`Settings`."""
+    beside the RNN-T loss (both per token); phones: that of CTC of the phones, 0 for none. made_augmented,
+    real_augmented: share of the made and of the real utterances whose features are changed at every use, by made_change
+    and real_change; it rises to this over augment_share of the budget. Real recordings are few and come back often, so
+    they are changed more. shard: utterances in a shard; window: shards in an epoch (the newest is fresh). batch: most
+    utterances; seconds: most audio in a batch, padding included. accumulate: batches in a step. clip: largest gradient
+    norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted
+    on the way. The rest is as in :class:`Settings`."""
 
     preset: str = "small"
     pieces: int | None = None
@@ -42,6 +43,7 @@ class Recipe:
     made_augmented: float = 0.3
     real_augmented: float = 0.95
     helper: float = 0.2
+    phones: float = 0.4
     shard: int = 1200
     window: int = 5
     batch: int = 32
@@ -51,7 +53,7 @@ class Recipe:
     warmup: int = 200
     weight_decay: float = 1e-3
     clip: float = 2.0
-    dropout: float = 0.1
+    dropout: float = 0.2
     average: float = 0.999
     pruning: float = 1e-4
     threads: int = 2
@@ -92,7 +94,7 @@ class Recipe:
     @property
     def phases(self) -> Phases:
         dtype = torch.bfloat16 if self.bfloat16 else torch.float32
-        return Phases(self.flat_share, self.ctc_share, self.helper, self.pruning, dtype)
+        return Phases(self.flat_share, self.ctc_share, self.helper, self.phones, self.pruning, dtype)
 
     @property
     def settings(self) -> Settings:

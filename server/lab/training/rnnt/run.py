@@ -17,6 +17,7 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import BLANK
 from export.networks.stateless import StatelessTransducer
 from export.zipformer import export_zipformer
+from server.lab.corpora.phones import pronounce
 from server.lab.training.data import Example, moments
 from server.lab.training.rnnt.adaptation import Start
 from server.lab.training.rnnt.learner import new_network
@@ -61,7 +62,9 @@ def train_rnnt(
     start = begin if isinstance(begin, Start) or begin is None else Start(begin)
     network = new_network(recipe.architecture, recipe.dropout)
     transducer = start is not None and not start.fresh_pieces
-    task = RnntTask(network, tokenizer, recipe.phases, begun=start is not None, transducer=transducer)
+    pronunciations = pronounce(mixture.words()) if recipe.phones else None
+    phones = 0 if pronunciations is None else len(pronunciations.symbols)
+    task = RnntTask(network, tokenizer, recipe.phases, begun=start is not None, transducer=transducer, phones=phones)
     if start is not None:
         network.from_parameters(start.parameters_for(recipe.architecture, recipe.seed))
     write_atomically(out / "tokenizer.model", pieces)
@@ -76,7 +79,7 @@ def train_rnnt(
             network.scale.copy_(torch.from_numpy(scale))
         trainer = Trainer(
             task,
-            ShardSampler(recipe, maker, tokenizer, network, begun=task.begun),
+            ShardSampler(recipe, maker, tokenizer, network, begun=task.begun, pronunciations=pronunciations),
             recipe.settings,
             out,
             watched=watched,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
 from export.networks.stateless import StatelessTransducer
+from server.lab.corpora.phones import Pronunciations
 from server.lab.training.augmentation import augment
 from server.lab.training.data import Batch, Example, alignable, batches, collate
 from server.lab.training.rnnt.recipe import Recipe
@@ -20,7 +21,7 @@ from server.lab.training.trainer import Sampler
 class ShardSampler(Sampler[Batch]):
     """Epochs over the last few shards. Before ``easy_share`` of the budget they are over shard 0: a few clear words.
     begun: whether the network has been trained before, so that there is nothing easy. network: its mean features are
-    what masks hold."""
+    what masks hold. pronunciations: of every word, where phones are learned."""
 
     def __init__(
         self,
@@ -30,7 +31,9 @@ class ShardSampler(Sampler[Batch]):
         network: RNNT | StatelessTransducer,
         *,
         begun: bool = False,
+        pronunciations: Pronunciations | None = None,
     ) -> None:
+        self.pronunciations = pronunciations
         self.recipe, self.maker, self.tokenizer, self.network = recipe, maker, tokenizer, network
         self.begun, self.passes, self.easy, self.strength = begun, 0, False, 0.0
         self.examples: list[Example] = []
@@ -50,7 +53,7 @@ class ShardSampler(Sampler[Batch]):
         """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out; those in
         which nothing is said have no tokens."""
         subsampling = self.recipe.architecture.subsampling_factor
-        items = []
+        items, phones = [], []
         for number in chosen:
             example = self.examples[number]
             tokens = self.tokenizer.encode(example.text)
@@ -58,7 +61,9 @@ class ShardSampler(Sampler[Batch]):
             known = BLANK not in tokens and bool(tokens) == bool(example.text)
             if known and alignable(features.shape[0] // subsampling, tokens):
                 items.append((features, tokens))
-        return collate(items, subsampling) if items else None
+                if self.pronunciations is not None:
+                    phones.append(self.pronunciations.encode(example.text))
+        return collate(items, subsampling, phones) if items else None
 
     def change(self, example: Example, generator: np.random.Generator) -> NDArray[np.float32]:
         """An utterance's features as this use of it has them, [F, M]."""

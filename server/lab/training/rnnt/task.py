@@ -26,27 +26,28 @@ from server.lab.training.trainer import Loss, Task
 class Phases:
     """When a recognizer is trained by what, as shares of the budget. flat: up to here by a guess of where each token
     is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC (both per token). Ramesh et al. 2023 train by
-    RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is that. pruning, dtype: see
-    :func:`export.losses.rnnt.rnnt_loss`."""
+    RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is that. phones: weight of CTC of the phones, where
+    a task has them. pruning, dtype: see :func:`export.losses.rnnt.rnnt_loss`."""
 
     flat: float = 0.1
     ctc: float = 0.4
     helper: float = 0.3
+    phones: float = 0.4
     pruning: float = 1e-4
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if not 0 <= self.flat <= self.ctc <= 1 or self.helper < 0:
+        if not 0 <= self.flat <= self.ctc <= 1 or self.helper < 0 or self.phones < 0:
             raise ConfigurationError(
                 f"phases: found flat={self.flat}, ctc={self.ctc}, helper={self.helper}; "
-                "expected 0 <= flat <= ctc <= 1 and no negative helper"
+                "expected 0 <= flat <= ctc <= 1 and no negative weight"
             )
 
 
 class RnntTask(Task[Batch]):
     """Flat start, CTC, then RNN-T with CTC as a helper. begun: whether the network has been trained, so that there is
-    no flat start; transducer: whether it is trained by RNN-T from the beginning. Raises DataError for a tokenizer of
-    another size than the network's."""
+    no flat start; transducer: whether it is trained by RNN-T from the beginning; phones: how many its batches name,
+    blank included. Raises DataError for a tokenizer of another size than the network's."""
 
     module: Learner
 
@@ -58,20 +59,22 @@ class RnntTask(Task[Batch]):
         *,
         begun: bool = False,
         transducer: bool = False,
+        phones: int = 0,
     ) -> None:
         pieces = network.architecture.pieces
         if tokenizer.get_piece_size() != pieces:
             raise DataError(f"tokenizer: {tokenizer.get_piece_size()} pieces, expected {pieces} as the network has")
         self.tokenizer, self.phases = tokenizer, phases
         self.begun, self.transducer = begun, transducer or phases.ctc == 0.0
-        self.module = Learner(network)
+        self.module = Learner(network, phones)
         letters = [len(tokenizer.id_to_piece(index).strip("\u2581")) for index in range(pieces)]
         self.letters = torch.tensor(letters, dtype=torch.float32).clamp(min=1.0)
 
     def loss(self, batch: Batch, progress: float) -> Loss:
         phases, learner = self.phases, self.module
-        hidden = learner.network.hidden(learner.network.stack(batch.features))
-        hidden = hidden[:, : int(batch.frames.max())]  # without what only fills a Zipformer's last chunk
+        longest = int(batch.frames.max())  # what a Zipformer's last chunk is filled with is left out
+        layers = learner.network.layers(learner.network.stack(batch.features))
+        hidden, below = layers[-1][:, :longest], layers[-2:][0][:, :longest]
         if not self.begun and progress < phases.flat:
             total, count = learner.flat_loss(hidden, batch, self.letters)
             return Loss(total, count, {"flat": float(total.detach())})
@@ -81,6 +84,9 @@ class RnntTask(Task[Batch]):
         if not self.transducer or phases.helper:
             losses["ctc"] = learner.ctc_loss(hidden, batch)
         total = losses["rnnt"] + phases.helper * losses["ctc"] if len(losses) == 2 else next(iter(losses.values()))
+        if learner.phone_output is not None:
+            losses["phones"] = learner.phone_loss(below, batch)
+            total = total + phases.phones * losses["phones"]
         parts = {name: float(value.detach()) for name, value in losses.items()}
         return Loss(total, max(1.0, float(batch.lengths.sum())), parts)
 

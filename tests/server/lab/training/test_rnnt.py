@@ -47,7 +47,7 @@ def test_a_run_goes_through_all_phases_and_writes_its_files(tmp_path: Path, piec
     assert (result["steps"], result["phase"], set(result["wer"])) == (10, "rnnt", {"noise"})
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     phases = [line["phase"] for line in lines]
-    assert lines[0]["flat"] > 0 and lines[-1]["finished"]
+    assert lines[0]["flat"] > 0 and lines[-1]["phones"] > 0 and lines[-1]["finished"]
     assert phases == sorted(phases) and set(phases) == {"ctc", "rnnt"}
     weights = load_file(tmp_path / "run" / "weights.safetensors")
     expected = PRESETS["tiny"].constant_shapes() | PRESETS["tiny"].parameter_shapes()
@@ -114,12 +114,13 @@ def test_recipes_that_make_no_sense_are_refused(change: dict[str, object], messa
 
 def learner() -> Learner:
     torch.manual_seed(0)
-    return Learner(new_network(PRESETS["tiny"], 0.0))
+    return Learner(new_network(replace(PRESETS["tiny"], encoder_layers=2), 0.0), phones=9)
 
 
 def batch() -> Batch:
     generator = np.random.default_rng(0)
-    return collate([(generator.normal(size=(frames, 64)).astype(np.float32), [3, 4, 5]) for frames in (30, 45)], 3)
+    given = [(generator.normal(size=(frames, 64)).astype(np.float32), [3, 4, 5]) for frames in (30, 45)]
+    return collate(given, 3, [[1, 2, 8, 2], [7]])
 
 
 def test_the_transducer_begins_as_the_ctc_model() -> None:
@@ -139,8 +140,9 @@ def test_the_transducer_begins_as_the_ctc_model() -> None:
         lambda made, hidden: made.flat_loss(hidden, batch(), torch.ones(64))[0],
         lambda made, hidden: made.ctc_loss(hidden, batch()),
         lambda made, hidden: made.rnnt_loss(hidden, batch(), torch.float32, 0.0),
+        lambda made, hidden: made.phone_loss(hidden, batch()),
     ],
-    ids=["flat", "ctc", "rnnt"],
+    ids=["flat", "ctc", "rnnt", "phones"],
 )
 def test_a_step_on_each_loss_lowers_it(loss: Callable[[Learner, torch.Tensor], torch.Tensor]) -> None:
     made, found = learner(), []
@@ -150,6 +152,16 @@ def test_a_step_on_each_loss_lowers_it(loss: Callable[[Learner, torch.Tensor], t
         found[-1].backward()
         optimizer.step()
     assert found[1] < found[0]
+
+
+def test_phones_are_heard_by_the_layer_below_the_last() -> None:
+    made = learner()
+    network, given = made.network, batch()
+    below, last = network.layers(network.stack(given.features))
+    torch.testing.assert_close(last, network.hidden(network.stack(given.features)))
+    made.phone_loss(below, given).backward()
+    touched = {name for name, value in network.named_parameters() if value.grad is not None and value.grad.any()}
+    assert touched == {f"encoder.{part}_l0" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
 
 
 def test_flat_targets_share_the_speech_by_letters() -> None:
