@@ -11,13 +11,15 @@ class Scores:
     </s>) of the n-gram; 0.0 where it has no share, or is not there. neural: the same of the neural LM; both with the
     letters of unlisted words, where the bundle's combination weighs these. personal: sum over words of lambda *
     log(g(w) / u(w)), the marginal adaptation (Liu & Peng 2020, eq. 1), and whatever else of the user's own speech the
-    combination weighs. hotword: boost of completed hotwords."""
+    combination weighs. hotword: boost of completed hotwords. pieces: what the first pass adds by the n-gram over pieces
+    and for each piece, weighted already, as hotwords are."""
 
     acoustic: float
     ngram: float = 0.0
     neural: float = 0.0
     personal: float = 0.0
     hotword: float = 0.0
+    pieces: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

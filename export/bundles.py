@@ -21,6 +21,7 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.errors import BundleError, ConfigurationError
@@ -180,7 +181,7 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-MODELS = ("language_model.onnx", "language_model.safetensors", "ngram.arpa", "ngram.arpa.gz")
+MODELS = ("language_model.onnx", "language_model.safetensors", "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE)
 
 
 def architecture_of(weights: Mapping[str, NDArray[np.generic]], source: str) -> Architecture:

@@ -116,6 +116,8 @@ class CombinationWeights:
     confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
     refresh: when the personal unigram follows what was said: after each ``utterance``, or once a ``round``, when its
         counts are reported (section 2.2 has both).
+    search_ngram, search_bonus: weight of the n-gram over pieces in the first pass, and nats for each piece there; both
+        stay in the total.
     posterior_scale: beyond the paper: n-best lists count by softmax(posterior_scale * score) in place of the kernel;
         0: the kernel.
     Raises ValueError, naming the field, for a value outside its domain."""
@@ -132,6 +134,8 @@ class CombinationWeights:
     confidence: Calibration = field(default_factory=Calibration)
     refresh: str = "utterance"
     posterior_scale: float = 0.0
+    search_ngram: float = 0.0
+    search_bonus: float = 0.0
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -10,6 +10,7 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Mapping
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle import piece_ngram as piece_ngrams
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import AGAIN, MANIFEST, Manifest, is_inside, parse
+from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE, PieceNgram
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.second_moments import read as read_second_moments
 from device_sdk.bundle.streaming import AnyArchitecture
@@ -105,7 +108,12 @@ class Bundle:
             found = f"{tokenizer.size} pieces, expected {architecture.pieces}"
             raise BundleError(f"{path}/tokenizer.model: holds {found}, as architecture.pieces says")
         bundle = cls(path, folder, manifest, weight_files.pack(architecture, weights), tokenizer, manifest.version)
-        _ = bundle.background, bundle.combination, bundle.second_moments  # read now: a damaged one is refused here
+        _ = (
+            bundle.background,
+            bundle.combination,
+            bundle.second_moments,
+            bundle.piece_ngram,
+        )  # read now: a damaged one is refused here
         return bundle
 
     @cached_property
@@ -118,6 +126,14 @@ class Bundle:
             return WordList.parse(self.file("words.txt").read_text(encoding="utf-8"))
         except (UnicodeDecodeError, ValueError, IdiolectError) as error:
             raise BundleError(f"{source}: {error}") from error
+
+    @cached_property
+    def piece_ngram(self) -> PieceNgram | None:
+        """The n-gram over pieces that the first pass follows; None where the bundle holds none."""
+        if not self.has(PIECE_NGRAM_FILE):
+            return None
+        source = f"{self.path}/{PIECE_NGRAM_FILE}"
+        return piece_ngrams.read(self.file(PIECE_NGRAM_FILE).read_bytes(), self.tokenizer.size, source)
 
     @cached_property
     def background(self) -> NDArray[np.float64]:
@@ -187,6 +203,12 @@ class Bundle:
         packed = weight_files.pack(self.architecture, merged)
         other = Bundle(self.path, self._folder, self.manifest, packed, self.tokenizer, version)
         other._owner = self._owner or self  # keeps an unpacked zip's folder alive
+        return other
+
+    def with_combination(self, combination: CombinationWeights) -> Bundle:
+        """The same bundle whose scores are weighed otherwise."""
+        other = copy(self)
+        other.combination = combination
         return other
 
     def __repr__(self) -> str:

@@ -51,14 +51,14 @@ def print_result(console: Console, name: str, result: Result, format_text: bool)
 
     console.print(Text(f"{name}  ({result.seconds:.2f} s)", style="bold"), soft_wrap=True)
     table = Table()
-    hotwords = any(hypothesis.scores.hotword for hypothesis in result.nbest)
-    for column in ("", "score", "acoustic", "neural", "n-gram", "personal", *(["hotword"] if hotwords else []), "conf"):
+    added = [part for part in ("hotword", "pieces") if any(getattr(each.scores, part) for each in result.nbest)]
+    for column in ("", "score", "acoustic", "neural", "n-gram", "personal", *added, "conf"):
         table.add_column(column, justify="right")
     table.add_column("text")
     for rank, hypothesis in enumerate(result.nbest, 1):
         scores = hypothesis.scores
-        parts = [hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal, scores.hotword]
-        shown = [f"{part:.2f}" for part in parts[: None if hotwords else -1]]
+        parts = [hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal]
+        shown = [f"{part:.2f}" for part in (*parts, *(getattr(scores, part) for part in added))]
         text = written_form(hypothesis.text) if format_text else hypothesis.text
         table.add_row(str(rank), *shown, f"{100 * hypothesis.confidence:.0f}%", Text(text))
     print_table(console, table)

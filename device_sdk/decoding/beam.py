@@ -45,19 +45,20 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword: added to it;
-    length: what both are divided by to compare paths."""
+    """One prefix of a beam. score: the transducer's, nats; frames: that emitted each token; hotword, pieces: added to
+    it for phrases and by the n-gram over pieces; length: what both are divided by to compare paths."""
 
     tokens: tuple[int, ...]
     score: float
     frames: tuple[int, ...]
     hotword: float = 0.0
+    pieces: float = 0.0
     length: int = 1
 
     @property
     def rank(self) -> float:
         """What paths are sorted by, nats."""
-        return (self.score + self.hotword) / self.length
+        return (self.score + self.hotword + self.pieces) / self.length
 
 
 def start(transducer: Transducer, guide: Guide | None = None) -> Beam:
@@ -75,7 +76,8 @@ def paths(beam: Beam) -> tuple[Path, ...]:
         alignments = aside.get(prefix, estimated)
         hotword = 0.0 if tree.guide is None else tree.guide.whole(prefix.guided)
         length = beam.context + prefix.depth if beam.context else 1
-        found.append(Path(prefix.tokens(), alignments.score, alignments.frames(), hotword, length))
+        pieces, frames = prefix.guided.language, alignments.frames()
+        found.append(Path(prefix.tokens(), alignments.score, frames, hotword, pieces, length))
     return tuple(sorted(found, key=lambda path: -path.rank))
 
 

@@ -1,6 +1,7 @@
-"""What a search follows besides the transducer: hotwords, piece by piece, a few steps for every extension it weighs.
+"""What a search follows besides the transducer: hotwords and an n-gram, piece by piece, a few steps for every extension
+it weighs.
 
-They depend on the tokens alone: every prefix has one bonus, whatever its alignments. N: states of the hotwords'
+Both depend on the tokens alone: every prefix has one bonus, whatever its alignments. N: states of the hotwords'
 automaton; C: characters."""
 
 from __future__ import annotations
@@ -12,26 +13,128 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
+from device_sdk.bundle.piece_ngram import START, PieceNgram
 
 Sums = NDArray[np.float64]
 
 
 class Guided(NamedTuple):
     """What a guide knows of one prefix. bonus: nats that its rank in the search gains; hotwords that are not complete
-    yet count in part. phrase: the automaton's state; hotword: nats earned by complete ones."""
+    yet count in part. phrase: the hotword automaton's state; hotword: nats earned by complete ones. context: the
+    n-gram's state; language: nats that it gives."""
 
     bonus: float
     phrase: int = 0
     hotword: float = 0.0
+    context: int = 0
+    language: float = 0.0
 
 
 UNGUIDED = Guided(0.0)
 
 
-class Guide:
-    """Follows the hotwords in the texts of prefixes. Immutable: sessions share one."""
+class Ngram:
+    """An n-gram over pieces with its weight in a search. Immutable."""
 
-    __slots__ = ("_advance", "_boundary", "_gain", "_next", "_pieces", "_start", "_whole", "_width")
+    __slots__ = ("_backoff", "_first", "_following", "_nats", "_pieces", "_shorter", "each", "weight")
+
+    def __init__(self, ngram: PieceNgram, weight: float, each: float) -> None:
+        """weight: of its log-probabilities; each: nats for every piece, without which longer texts would lose."""
+        # Plain numbers come out of a memoryview several times quicker than out of an array.
+        self._first: Any = ngram.first.data
+        self._pieces: Any = ngram.pieces.data
+        self._nats: Any = ngram.nats.astype(np.float64).data
+        self._following: Any = ngram.following.data
+        self._backoff: Any = ngram.backoff.astype(np.float64).data
+        self._shorter: Any = ngram.shorter.data
+        self.weight = weight
+        self.each = each
+
+    def read(self, context: int, piece: int) -> tuple[int, float]:
+        """(the context after one more piece, what the search gains by it in nats)"""
+        nats = 0.0
+        while context:
+            low: int = self._first[context]
+            high: int = self._first[context + 1]
+            while low < high:
+                middle = (low + high) >> 1
+                found: int = self._pieces[middle]
+                if found < piece:
+                    low = middle + 1
+                elif found > piece:
+                    high = middle
+                else:
+                    return self._found(middle, nats)
+            backoff: float = self._backoff[context]
+            nats += backoff
+            shorter: int = self._shorter[context]
+            context = shorter
+        return self._found(piece, nats)
+
+    def _found(self, arc: int, nats: float) -> tuple[int, float]:
+        following: int = self._following[arc]
+        known: float = self._nats[arc]
+        return following, self.weight * (nats + known) + self.each
+
+
+class Guide:
+    """Follows hotwords and an n-gram in the texts of prefixes. Immutable: sessions share one."""
+
+    __slots__ = ("_hotwords", "_ngram")
+
+    def __init__(self, hotwords: HotwordAutomaton | None, ngram: Ngram | None = None) -> None:
+        self._hotwords = hotwords
+        self._ngram = ngram
+
+    def start(self) -> Guided:
+        """Of the empty prefix."""
+        hotwords, context = self._hotwords, 0 if self._ngram is None else START
+        if hotwords is None:
+            return Guided(0.0, context=context)
+        return Guided(hotwords.account(hotwords.start), hotwords.start, context=context)
+
+    def gain(self, guided: Guided) -> float:
+        """At least the most that one more token adds to the bonus of a prefix, nats."""
+        nats = 0.0 if self._hotwords is None else self._hotwords.gain(guided.phrase)
+        if self._ngram is not None:
+            nats += max(0.0, self._ngram.each)
+        return nats
+
+    def ahead(self, guided: Guided, tokens: Sequence[int]) -> list[float]:
+        """What each of some tokens would add to the bonus of a prefix."""
+        changes = [0.0] * len(tokens)
+        hotwords, ngram = self._hotwords, self._ngram
+        if hotwords is not None:
+            before = hotwords.account(guided.phrase)
+            for at in range(len(tokens)):
+                state, earned = hotwords.read(guided.phrase, tokens[at])
+                changes[at] = earned + hotwords.account(state) - before
+        if ngram is not None:
+            for at in range(len(tokens)):
+                _, gained = ngram.read(guided.context, tokens[at])
+                changes[at] += gained
+        return changes
+
+    def step(self, guided: Guided, token: int) -> Guided:
+        """Of a prefix with one more token."""
+        phrase, hotword, context, language, account = 0, 0.0, 0, 0.0, 0.0
+        if self._hotwords is not None:
+            phrase, earned = self._hotwords.read(guided.phrase, token)
+            hotword, account = guided.hotword + earned, self._hotwords.account(phrase)
+        if self._ngram is not None:
+            context, gained = self._ngram.read(guided.context, token)
+            language = guided.language + gained
+        return Guided(hotword + account + language, phrase, hotword, context, language)
+
+    def whole(self, guided: Guided) -> float:
+        """What the hotwords of a prefix earn that is the whole text, nats: none counts in part; the last word ends."""
+        return guided.hotword if self._hotwords is None else guided.hotword + self._hotwords.last(guided.phrase)
+
+
+class HotwordAutomaton:
+    """The hotwords that a text is inside of, character by character. Immutable."""
+
+    __slots__ = ("_advance", "_boundary", "_gain", "_next", "_pieces", "_whole", "_width", "start")
 
     def __init__(
         self,
@@ -50,44 +153,28 @@ class Guide:
         pieces = [tokenizer.piece(token) for token in range(tokenizer.size)]
         # -1: a character of no phrase
         self._pieces: list[list[int]] = [[codes.get(character, -1) for character in piece] for piece in pieces]
-        # Plain numbers come out of a memoryview several times quicker than out of an array.
         self._next: Any = following.reshape(-1).data
         self._whole: Any = whole.data
         self._advance: Any = advance.data
-        self._start = start
+        self.start = start
         self._gain: Any = self._gains(following, whole, advance, pieces).data
 
-    def start(self) -> Guided:
-        """Of the empty prefix."""
-        bonus: float = self._advance[self._start]
-        return Guided(bonus, self._start)
-
-    def gain(self, guided: Guided) -> float:
-        """At least the most that one more token adds to the bonus of a prefix, nats."""
-        nats: float = self._gain[guided.phrase]
+    def account(self, state: int) -> float:
+        """What a text in a state gets for phrases that are not complete yet, nats."""
+        nats: float = self._advance[state]
         return nats
 
-    def ahead(self, guided: Guided, tokens: Sequence[int]) -> list[float]:
-        """What each of some tokens would add to the bonus of a prefix."""
-        changes = [0.0] * len(tokens)
-        before: float = self._advance[guided.phrase]
-        for at, token in enumerate(tokens):
-            state, earned = self._read(guided.phrase, token)
-            changes[at] = earned + self._advance[state] - before
-        return changes
+    def gain(self, state: int) -> float:
+        """At least the most that one more token adds, nats."""
+        nats: float = self._gain[state]
+        return nats
 
-    def step(self, guided: Guided, token: int) -> Guided:
-        """Of a prefix with one more token."""
-        phrase, earned = self._read(guided.phrase, token)
-        hotword = guided.hotword + earned
-        return Guided(hotword + self._advance[phrase], phrase, hotword)
+    def last(self, state: int) -> float:
+        """What the phrases earn that end where the text does, nats."""
+        nats: float = self._whole[state]
+        return nats
 
-    def whole(self, guided: Guided) -> float:
-        """What the hotwords of a prefix earn that is the whole text, nats: none counts in part; the last word ends."""
-        last: float = self._whole[guided.phrase]
-        return guided.hotword + last
-
-    def _read(self, state: int, token: int) -> tuple[int, float]:
+    def read(self, state: int, token: int) -> tuple[int, float]:
         """(the state after one more piece, the boosts that it completed in nats)"""
         earned, boundary, width = 0.0, self._boundary, self._width
         for code in self._pieces[token]:
@@ -111,7 +198,7 @@ class Guide:
                 reached = np.maximum(reached, best)
             within = reached if length <= inside else within
             after = reached if length <= begins else after
-        begun = max([advance.item(self._read(self._start, token)[0]) for token in range(1, len(pieces))])
+        begun = max([advance.item(self.read(self.start, token)[0]) for token in range(1, len(pieces))])
         words = following[:, self._boundary]
         bounds = np.where(words == self.start, begun, after[words]) + whole
         return np.maximum(np.maximum(bounds, within) - advance, 0.0)

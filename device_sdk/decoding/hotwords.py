@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
 from device_sdk.checks import NUMBER, check_interval, check_type
-from device_sdk.decoding.contextual_biasing import Guide
+from device_sdk.decoding.contextual_biasing import Guide, HotwordAutomaton, Ngram
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Word
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
@@ -42,7 +42,7 @@ class Hotword:
 
 
 _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], dict[str, int], int]
-"""What a :class:`Guide` is made of, but for the tokenizer."""
+"""What a :class:`HotwordAutomaton` is made of, but for the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Hotwords:
     phrases: tuple[Hotword, ...]
     automaton: _Automaton = field(repr=False, compare=False)
     spellings: Spellings | None = field(default=None, repr=False, compare=False)
-    guides: WeakKeyDictionary[Tokenizer, Guide] = field(
+    by_tokenizer: WeakKeyDictionary[Tokenizer, HotwordAutomaton] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
@@ -71,15 +71,19 @@ class Hotwords:
         )
         return cls(found, _automaton(found), _spellings(found))
 
-    def guide(self, tokenizer: Tokenizer) -> Guide:
+    def guide(self, tokenizer: Tokenizer, ngram: Ngram | None = None) -> Guide:
+        """What a search follows that expects these phrases. Raises :class:`ConfigurationError` as ``in_pieces``."""
+        return Guide(self.in_pieces(tokenizer), ngram)
+
+    def in_pieces(self, tokenizer: Tokenizer) -> HotwordAutomaton:
         """These phrases in the pieces of a tokenizer. Raises :class:`ConfigurationError` for a phrase without."""
-        if tokenizer not in self.guides:
+        if tokenizer not in self.by_tokenizer:
             # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
             for number, hotword in enumerate(self.phrases):
                 for text in (hotword.phrase, *hotword.spellings):
                     check_letters(text, tokenizer.letters, f"hotwords[{number}]", ConfigurationError)
-            self.guides[tokenizer] = Guide(*self.automaton, tokenizer)
-        return self.guides[tokenizer]
+            self.by_tokenizer[tokenizer] = HotwordAutomaton(*self.automaton, tokenizer)
+        return self.by_tokenizer[tokenizer]
 
     def __reduce__(self) -> tuple[object, ...]:
         return Hotwords.build, (self.phrases,)

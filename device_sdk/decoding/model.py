@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import StreamingArchitecture
 from device_sdk.checks import check_type
-from device_sdk.decoding.contextual_biasing import Guide
+from device_sdk.decoding.contextual_biasing import Guide, Ngram
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.decoding.stream import frame_seconds
@@ -52,6 +52,10 @@ class Model:
         self.features, self.tokenizer = bundle.features, bundle.tokenizer
         self.transducer: Transducer = open_transducer(bundle, threads, precision) if transducer is None else transducer
         self.frame_seconds = frame_seconds(self.transducer, self.features)
+        weights, ngram = bundle.combination, None
+        if weights.search_ngram and bundle.piece_ngram and settings.beam > 1 and settings.search == "sum":
+            ngram = Ngram(bundle.piece_ngram, weights.search_ngram, weights.search_bonus)
+        self._ngram, self._guide = ngram, None if ngram is None else Guide(None, ngram)
 
     def with_offset(self, offset: NDArray[np.float32] | None) -> Self:
         """The same model behind another channel. offset: taken from every frame, [M]; None for nothing."""
@@ -66,4 +70,6 @@ class Model:
 
     def guide(self, hotwords: Hotwords | None) -> Guide | None:
         """What a search follows besides the transducer; None for nothing."""
-        return None if hotwords is None or not hotwords.phrases else hotwords.guide(self.tokenizer)
+        if hotwords is None or not hotwords.phrases:
+            return self._guide
+        return hotwords.guide(self.tokenizer, self._ngram)

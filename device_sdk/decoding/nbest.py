@@ -71,14 +71,14 @@ def distinct(
             totals[text] = float(np.logaddexp(totals[text], path.score))
         else:
             chosen[text], totals[text] = path, path.score
-    scores = {text: totals[text] + path.hotword for text, path in chosen.items()}
+    scores = {text: totals[text] + path.hotword + path.pieces for text, path in chosen.items()}
     known: Known = {}
     found: list[Hypothesis] = []
     for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]] / item[1].length):
         words = word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known)
         if spellings is not None:
             words = write_words(words, spellings)
-        parts = Scores(acoustic=totals[text], hotword=path.hotword)
+        parts = Scores(acoustic=totals[text], hotword=path.hotword, pieces=path.pieces)
         found.append(Hypothesis(path.tokens, text, words, parts, scores[text]))
     return tuple(found)
 

@@ -59,7 +59,7 @@ class Rescorer:
             weights,
             neural=self.neural,
             ngram=self.ngram,
-            hotword=[hypothesis.scores.hotword for hypothesis in hypotheses],
+            hotword=[each.scores.hotword + each.scores.pieces for each in hypotheses],
             factors=None if marginal is None else self.factors(marginal),
         )
         zeros = np.zeros(len(hypotheses))

@@ -165,16 +165,20 @@ def ngram(
     order: Annotated[int, typer.Option(min=2, help="Longest n-gram.")] = 5,
     cutoffs: Annotated[str, typer.Option(help="Least count to keep an n-gram of order 1, 2, ...; last for all.")] = "1",
     gzip: Annotated[bool, typer.Option(help="Write ngram.arpa.gz instead of ngram.arpa.")] = True,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Also an n-gram over the pieces of this tokenizer.model, for the first pass.")
+    ] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Estimate the Kneser-Ney n-gram and the background unigram; writes OUT/ngram.arpa.gz, background.safetensors."""
+    """Estimate the Kneser-Ney n-gram and the background unigram; writes OUT/ngram.arpa.gz, background.safetensors, and
+    with --tokenizer pieces.ngram.safetensors."""
     with needing_extra():
         from server.lab.training.background import TextSources, run_ngram
     least = read_numbers("--cutoffs", cutoffs, int, "whole numbers like 1,1,2")
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
-    summary = run_ngram(sources, out, order, least, gzip, command_line())
+    summary = run_ngram(sources, out, order, least, gzip, command_line(), tokenizer)
     _show(summary, out / ("ngram.arpa.gz" if gzip else "ngram.arpa"), as_json, output)
 
 

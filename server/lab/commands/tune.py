@@ -16,6 +16,8 @@ from device_sdk.errors import ConfigurationError
 from server.lab.commands.shared import command_line, needing_extra, progress_bar, read_numbers
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from device_sdk.bundle import Bundle
     from device_sdk.hypothesis import Hypothesis
     from server.lab.corpora import Corpus, Waveform
@@ -53,22 +55,31 @@ def rescoring(
     """Choose the weights of language models, words and marginals that make the fewest word errors.
 
     The marginals' weights are tuned with every speaker's cache simulated in the order of the utterances, and with what
-    the other speakers of the same data say as the global distribution. Every source counts the same."""
-    from server.lab.tuning.search import tune
+    the other speakers of the same data say as the global distribution. Every source counts the same. Where the bundle
+    has an n-gram over pieces, all of this is done for a few weights of it in the first pass, and the best is kept."""
+    from server.lab.tuning.search import FIRST_PASSES, tune
 
     opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
-    lists, previous = _lists(opened, corpora, beam), opened.combination
-    with progress_bar() as bar:
-        task = bar.add_task("searching", total=1.0)
-        start = (lists, previous, opened.words, opened.background)
-        tuned = tune(*start, progress=lambda share: bar.update(task, completed=share))
-    weights, rates = tuned.weights.to_mapping(), {**tuned.rates, "previous": lists.word_error(previous)}
+    previous, found = opened.combination, []
+    for weight, bonus in FIRST_PASSES if opened.piece_ngram else FIRST_PASSES[:1]:
+        first = replace(previous, search_ngram=weight, search_bonus=bonus)
+        lists = _lists(opened.with_combination(first), corpora, beam)
+        with progress_bar() as bar:
+            task = bar.add_task("searching", total=1.0)
+            start = (lists, first, opened.words, opened.background)
+            found.append((tune(*start, progress=partial(_complete, bar, task)), lists.word_error(previous)))
+    tuned, before = min(found, key=lambda each: each[0].rates["marginals"])
+    weights, rates = tuned.weights.to_mapping(), {**tuned.rates, "previous": before}
     report |= {"utterances": len(lists), "weights": weights, "previous": previous.to_mapping(), "wer": rates}
     stages = ("first_pass", "previous", "rescored", "marginals", "oracle")
     numbers = (f"{name} {value:g}" for name, value in weights.items() if isinstance(value, int | float))
     lines = [f"{name.replace('_', ' '):>12}  {100 * rates[name]:5.1f} % word errors" for name in stages]
     lines.append("     weights  " + ", ".join(numbers))
     _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, combination=tuned.weights)
+
+
+def _complete(bar: Progress, task: TaskID, share: float) -> None:
+    bar.update(task, completed=share)
 
 
 @app.command()

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from device_sdk.bundle import piece_ngram as piece_ngrams
+from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.errors import DataError, MissingExtraError
 from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
@@ -101,10 +103,21 @@ def run_words(sources: TextSources, size: int, command: str) -> dict[str, Any]:
     return _described(sources, words, command, figures, "coverage", coverage, sources.words.with_suffix(".json"))
 
 
+PIECE_ORDER, PIECE_CUTOFFS = 5, (1, 2, 3, 4, 5)
+"""Of the n-gram over pieces."""
+
+
 def run_ngram(
-    sources: TextSources, out: Path, order: int, cutoffs: Sequence[int], compress: bool, command: str
+    sources: TextSources,
+    out: Path,
+    order: int,
+    cutoffs: Sequence[int],
+    compress: bool,
+    command: str,
+    tokenizer: Path | None = None,
 ) -> dict[str, Any]:
-    """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds."""
+    """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds.
+    tokenizer: over whose pieces there is to be another one, for the first pass."""
     words = read_word_list(sources.words)
     sentences = background_text(sources.texts, sources.sentences, sources.seed)
     model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs)
@@ -112,6 +125,12 @@ def run_ngram(
     path = out / ("ngram.arpa.gz" if compress else "ngram.arpa")
     ngram.write_arpa(model, path)
     save_file({"unigram": background_unigram(sentences, words)}, out / "background.safetensors")
+    if tokenizer is not None:
+        pieces = Tokenizer(tokenizer.read_bytes(), str(tokenizer))
+        symbols = WordList((UNKNOWN, *map(str, range(1, pieces.size))))
+        estimated = ngram.estimate(map(pieces.encode, sentences), symbols, PIECE_ORDER, PIECE_CUTOFFS)
+        content = piece_ngrams.serialize(ngram.over_pieces(estimated))
+        write_atomically(out / piece_ngrams.PIECE_NGRAM_FILE, content)
     sizes = [len(table) for table in model.probabilities]
     figures = {"order": order, "cutoffs": list(cutoffs), "ngrams": sizes, "bytes": path.stat().st_size}
     measure = partial(ngram.perplexity, model)

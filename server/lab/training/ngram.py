@@ -8,6 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from device_sdk.bundle.piece_ngram import PieceNgram
 from device_sdk.errors import ConfigurationError, DataError
 from rescoring.words import WordList
 
@@ -99,6 +102,39 @@ def perplexity(model: Ngram, sentences: Iterable[Sequence[int]]) -> float:
     """Perplexity per word, ends of sentences included."""
     values = [value for sentence in sentences for value in log_probabilities(model, sentence)]
     return math.exp(-sum(values) / len(values)) if values else math.nan
+
+
+def over_pieces(model: Ngram) -> PieceNgram:
+    """The automaton of an n-gram whose words are pieces; the ends of sentences are left out of it."""
+    end, contexts = model.words.boundary, [(), (START,)]
+    for index in range(1, model.order):
+        contexts += sorted({gram[:-1] for gram in model.probabilities[index]} - {(START,)})
+    place = {context: number for number, context in enumerate(contexts)}
+
+    def known(context: Gram) -> int:
+        while context not in place:
+            context = context[1:]
+        return place[context]
+
+    arcs: list[list[Gram]] = [[] for _ in contexts]
+    for table in model.probabilities:
+        for gram in sorted(table):
+            if gram[-1] != end:
+                arcs[place[gram[:-1]]].append(gram)
+    grams = [gram for each in arcs for gram in each]
+    return PieceNgram(
+        first=np.cumsum([0, *map(len, arcs)], dtype=np.int32),
+        pieces=np.array([gram[-1] for gram in grams], np.uint16),
+        nats=np.array([math.log(model.probabilities[len(gram) - 1][gram]) for gram in grams], np.float32),
+        following=np.array([known(gram[-(model.order - 1) :]) for gram in grams], np.int32),
+        backoff=np.array([_backoff(model, context) for context in contexts], np.float32),
+        shorter=np.array([known(context[1:]) for context in contexts], np.int32),
+    )
+
+
+def _backoff(model: Ngram, context: Gram) -> float:
+    weight = model.backoffs[len(context) - 1].get(context, 1.0) if context else 1.0
+    return math.log(max(weight, 1e-30))
 
 
 def write_arpa(model: Ngram, path: Path) -> None:

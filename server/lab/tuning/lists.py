@@ -25,7 +25,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference. confirmed: the
+    """One utterance: its speaker, its n-best texts, their acoustic scores with what the search
+    adds (nats), and the reference. confirmed: the
     texts that a device counts once it was told the slots; None where there are no slot labels. source: whose speakers
     share a server."""
 
@@ -134,7 +135,7 @@ def gather(
             confirmed = None
             if utterance.slots is not None and lexicon is not None:
                 confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
-            acoustic = tuple(hypothesis.scores.acoustic for hypothesis in nbest)
+            acoustic = tuple(hypothesis.scores.acoustic + hypothesis.scores.pieces for hypothesis in nbest)
             found.append(ListEntry(utterance.speaker, texts, acoustic, utterance.sure_text, confirmed, source))
     return found
 

@@ -34,6 +34,10 @@ class Grid:
     sigma: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
+FIRST_PASSES = ((0.0, 0.0), (0.15, 0.5), (0.3, 0.8), (0.45, 1.2))
+"""``search_ngram`` and ``search_bonus`` that are tried: the larger the one, the more a piece must get back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """weights: the choice. rates: word error by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``."""

@@ -5,13 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_sdk.bundle.piece_ngram import START
 from device_sdk.compilation import SWITCH
 from device_sdk.decoding import Hotword, Hotwords
 from device_sdk.decoding import block as scores
 from device_sdk.decoding.beam import greedy, paths
+from device_sdk.decoding.contextual_biasing import Guide, Ngram
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.runtimes import native_kernels
+from rescoring.words import WordList
+from server.lab.training.ngram import estimate, over_pieces
 from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, search
 from tests.device_sdk.decoding.test_hotwords import Pieces
 
@@ -45,14 +49,15 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
     seed=st.integers(0, 2**31),
     cuts=st.just(range(30)) | st.lists(st.integers(0, 30), max_size=6),
     bias=st.floats(0.0, 6.0),
-    guided=st.booleans(),
+    guided=st.sampled_from([None, "hotwords", "both"]),
     symbols=st.integers(0, 2),
     way=st.sampled_from(["sum", "modified"]),
     threshold=st.sampled_from([0.5, 2.0, 5.0]),
 )
 def test_blocks_do_not_change_the_search(seed, cuts, bias, guided, symbols, way, threshold):
     lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(4, 4, symbols, threshold, search=way)
-    guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1)) if guided else None
+    ngram = drawn_ngram(6, seed) if guided == "both" else None
+    guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1), ngram) if guided else None
     whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
     assert paths(whole) == paths(parts) and whole.frame == parts.frame == 30
 
@@ -75,6 +80,38 @@ def test_a_modified_search_adds_up_what_it_has_pruned(seed, width, bias, sharpne
     found = {path.tokens: path for path in paths(search(lattice, 8, decoding))}
     assert {tokens: path.score for tokens, path in found.items()} == pytest.approx(expected, abs=1e-5)
     assert next(iter(found)) == max(expected, key=lambda tokens: expected[tokens] / (1 + len(tokens)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), weight=st.floats(0.1, 2.0), each=st.floats(-1.0, 2.0), symbols=st.integers(0, 2))
+def test_an_ngram_orders_the_search(seed, weight, each, symbols):
+    lattice, ngram = RandomLattice(seed, 3, 1.5), drawn_ngram(3, seed, weight, each)
+
+    def bonus(tokens):
+        context, gained = START, 0.0
+        for token in tokens:
+            context, more = ngram.read(context, token)
+            gained += more
+        return gained
+
+    decoding = DecodingSettings(beam=WIDE, symbols_per_frame=symbols, threshold=np.inf)
+    found = search(lattice, 3, decoding, guide=Guide(None, ngram))
+    expected = exhaustive(lattice, 3, symbols)
+    assert {path.tokens: path.score for path in paths(found)} == pytest.approx(
+        {tokens: score for tokens, (score, _) in expected.items()}
+    )
+    assert {path.tokens: path.pieces for path in paths(found)} == pytest.approx(
+        {each: bonus(each) for each in expected}
+    )
+    ranks = {tokens: score + bonus(tokens) for tokens, (score, _) in expected.items()}
+    assert [ranks[prefix.tokens()] for prefix in found.prefixes] == pytest.approx(sorted(ranks.values(), reverse=True))
+
+
+def drawn_ngram(pieces, seed, weight=0.5, each=0.4):
+    generator = np.random.default_rng(seed)
+    sentences = [generator.integers(1, pieces, generator.integers(1, 9)).tolist() for _ in range(40)]
+    words = WordList(("<unk>", *map(str, range(1, pieces))))
+    return Ngram(over_pieces(estimate(sentences, words, 3, (1, 1, 2))), weight, each)
 
 
 def test_the_predictor_sees_every_prefix_once():

@@ -105,7 +105,7 @@ def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
 
 def test_hotwords_travel_between_processes():
     built = Hotwords.build(["ab", Hotword("b a", 3.0, ("ba",))])
-    assert built.guide(PIECES) is built.guide(PIECES)  # made once, for all sessions
+    assert built.in_pieces(PIECES) is built.in_pieces(PIECES)  # made once, for all sessions
     again = pickle.loads(pickle.dumps(built))
     assert again == built and (again.automaton[0] == built.automaton[0]).all()
 

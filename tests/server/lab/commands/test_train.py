@@ -9,7 +9,8 @@ import soundfile
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from device_sdk import cli
+from device_sdk import Bundle, cli
+from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE, read
 from server.lab.commands.train import app
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
@@ -80,14 +81,18 @@ def test_lm_writes_a_graph_with_its_figures(text: dict[str, Path], tmp_path: Pat
     assert smaller["parameters"] < report["parameters"] and smaller["perplexity"]["grammar"] > 1
 
 
-def test_ngram_writes_an_arpa_file_and_the_background(text: dict[str, Path], tmp_path: Path, capsys) -> None:
-    out = tmp_path / "out"
-    assert cli.main(["train", "ngram", *given(text, out), "--order", "3", "--cutoffs", "1,1,2"]) == 0
+def test_ngram_writes_an_arpa_file_and_the_background(
+    text: dict[str, Path], tiny_bundle: Bundle, tmp_path: Path, capsys
+) -> None:
+    out, tokenizer = tmp_path / "out", str(tiny_bundle.file("tokenizer.model"))
+    more = ["--order", "3", "--cutoffs", "1,1,2", "--tokenizer", tokenizer]
+    assert cli.main(["train", "ngram", *given(text, out), *more]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["order"], report["cutoffs"], len(report["ngrams"])) == (3, [1, 1, 2], 3)
     unigram = load_file(out / "background.safetensors")["unigram"]
     assert unigram.dtype == np.float64 and unigram.sum() == pytest.approx(1.0)
     assert (out / "ngram.arpa.gz").stat().st_size == report["bytes"]
+    assert read((out / PIECE_NGRAM_FILE).read_bytes(), tiny_bundle.tokenizer.size, "here").nats.size > 100
     plain = ["--no-gzip", "--output", str(tmp_path / "r.json")]
     assert cli.main(["train", "ngram", *given(text, out)[:-1], *plain]) == 0
     assert (out / "ngram.arpa").is_file() and "perplexity" in capsys.readouterr().out

@@ -1,14 +1,21 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from device_sdk import Bundle, cli
+from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE, serialize
+from device_sdk.decoding import Recognizer
 from export.bundles import rewrite
 from rescoring.combination import CombinationWeights
+from rescoring.words import WordList
 from server.lab.commands import tune
 from server.lab.corpora.roles import role_of
+from server.lab.training.ngram import estimate, over_pieces
+from server.lab.tuning.search import FIRST_PASSES
 
 pytest.importorskip("espeakng_loader")
 
@@ -26,6 +33,23 @@ def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.Captur
     assert report == json.loads(report_file.read_text()) and report["utterances"] == 3
     assert set(report["wer"]) == {"first_pass", "rescored", "marginals", "oracle", "previous"}
     assert Bundle.open(bundle).combination.to_mapping() == report["weights"]
+
+
+def test_the_first_pass_is_tuned_with_the_second(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    tokenizer = tiny_bundle.tokenizer
+    words = WordList(("<unk>", *map(str, range(1, tokenizer.size))))
+    ngram = over_pieces(estimate([tokenizer.encode("stop the music"), tokenizer.encode("set a timer")], words, 3))
+    models = {PIECE_NGRAM_FILE: serialize(ngram)}
+    bundle = rewrite(tiny_bundle, tmp_path / "bundle", models=models)
+    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1"]) == 0
+    tuned = Bundle.open(bundle)
+    assert (tuned.combination.search_ngram, tuned.combination.search_bonus) in FIRST_PASSES
+    assert tuned.piece_ngram is not None
+    following = Recognizer(tuned.with_combination(replace(tuned.combination, search_ngram=0.3, search_bonus=0.8)))
+    clip = np.random.default_rng(0).normal(0, 0.05, 16_000).astype(np.float32)
+    best = following.recognize(clip, 16_000).nbest[0]
+    assert best.tokens and best.score == pytest.approx(best.scores.acoustic + best.scores.pieces)
+    assert best.scores.pieces != 0.0
 
 
 def test_an_ngram_without_a_share_is_asked_where_it_may_win_one(tiny_bundle: Bundle, tmp_path: Path) -> None:
