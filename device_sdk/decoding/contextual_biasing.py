@@ -102,13 +102,8 @@ class Guide:
 
     def ahead(self, guided: Guided, tokens: Sequence[int]) -> list[float]:
         """What each of some tokens would add to the bonus of a prefix."""
-        changes = [0.0] * len(tokens)
         hotwords, ngram = self._hotwords, self._ngram
-        if hotwords is not None:
-            before = hotwords.account(guided.phrase)
-            for at in range(len(tokens)):
-                state, earned = hotwords.read(guided.phrase, tokens[at])
-                changes[at] = earned + hotwords.account(state) - before
+        changes = [0.0] * len(tokens) if hotwords is None else hotwords.ahead(guided.phrase, tokens)
         if ngram is not None:
             for at in range(len(tokens)):
                 _, gained = ngram.read(guided.context, tokens[at])
@@ -168,6 +163,15 @@ class HotwordAutomaton:
         """At least the most that one more token adds, nats."""
         nats: float = self._gain[state]
         return nats
+
+    def ahead(self, before: int, tokens: Sequence[int]) -> list[float]:
+        """What each of some tokens would add, nats."""
+        changes = [0.0] * len(tokens)
+        account: float = self._advance[before]
+        for at, token in enumerate(tokens):
+            state, earned = self.read(before, token)
+            changes[at] = earned + self._advance[state] - account
+        return changes
 
     def last(self, state: int) -> float:
         """What the phrases earn that end where the text does, nats."""

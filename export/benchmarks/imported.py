@@ -17,7 +17,7 @@ from export.benchmarks.sherpa import BEAM, METHODS, sherpa_recognizer, sherpa_to
 from export.benchmarks.stages import UNIT, over, run_session, speeds
 from export.imports.back import write_sherpa
 
-RUNS = 5
+RUNS = 15
 REST = "ms of CPU/s of audio beyond the encoder's"
 
 Waveform = NDArray[np.float32]
