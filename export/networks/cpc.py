@@ -156,6 +156,9 @@ class ContextRNNT(ByStateName, RNNT):
         output, _ = self.encoder(self.features(stacked))
         return self.dropout(output)
 
+    def layers(self, stacked: Tensor) -> list[Tensor]:
+        return super().layers(self.features(stacked))
+
 
 @torch.no_grad()
 def begin_encoder(network: RNNT, pretrained: CPC) -> None:

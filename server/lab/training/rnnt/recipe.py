@@ -38,14 +38,14 @@ class Recipe:
     budget: Budget = field(default_factory=lambda: Budget(minutes=60.0))
     flat_share: float = 0.008
     easy_share: float = 0.016
-    ctc_share: float = 0.22
+    ctc_share: float = 0.5
     augment_share: float = 0.25
-    made_augmented: float = 0.3
-    real_augmented: float = 0.95
+    made_augmented: float = 0.2
+    real_augmented: float = 0.4
     helper: float = 0.2
     phones: float = 0.4
     shard: int = 1200
-    window: int = 5
+    window: int = 8
     batch: int = 32
     seconds: float = 140.0
     accumulate: int = 1

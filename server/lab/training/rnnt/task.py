@@ -73,7 +73,8 @@ class RnntTask(Task[Batch]):
     def loss(self, batch: Batch, progress: float) -> Loss:
         phases, learner = self.phases, self.module
         longest = int(batch.frames.max())  # what a Zipformer's last chunk is filled with is left out
-        layers = learner.network.layers(learner.network.stack(batch.features))
+        stacked, network = learner.network.stack(batch.features), learner.network
+        layers = [network.hidden(stacked)] if learner.phone_output is None else network.layers(stacked)
         hidden, below = layers[-1][:, :longest], layers[-2:][0][:, :longest]
         if not self.begun and progress < phases.flat:
             total, count = learner.flat_loss(hidden, batch, self.letters)
