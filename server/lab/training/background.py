@@ -119,6 +119,8 @@ def run_ngram(
     """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds.
     tokenizer: over whose pieces there is to be another one, for the first pass."""
     words = read_word_list(sources.words)
+    if tokenizer is not None and not tokenizer.is_file():
+        raise DataError(f"{tokenizer}: no such tokenizer; expected the tokenizer.model of a run or of a bundle")
     sentences = background_text(sources.texts, sources.sentences, sources.seed)
     model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs)
     out.mkdir(parents=True, exist_ok=True)

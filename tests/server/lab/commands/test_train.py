@@ -120,6 +120,7 @@ def test_words_writes_a_list_with_its_coverage(text: dict[str, Path], tmp_path: 
         ("rnnt --fresh-pieces", "found no network to begin with"),
         ("rnnt --peak 0", "peak: found 0.0"),
         ("ngram --words words.txt --cutoffs one", "--cutoffs"),
+        ("ngram --words words.txt --tokenizer none.model", "none.model: no such tokenizer"),
         ("ngram --words words.txt --sentences 5 --order 3 --text absent.txt", "absent.txt"),
         ("lm --words words.txt --steps 1 --minutes 1", "exclude each other"),
     ],
