@@ -108,12 +108,8 @@ class Bundle:
             found = f"{tokenizer.size} pieces, expected {architecture.pieces}"
             raise BundleError(f"{path}/tokenizer.model: holds {found}, as architecture.pieces says")
         bundle = cls(path, folder, manifest, weight_files.pack(architecture, weights), tokenizer, manifest.version)
-        _ = (
-            bundle.background,
-            bundle.combination,
-            bundle.second_moments,
-            bundle.piece_ngram,
-        )  # read now: a damaged one is refused here
+        # Read now: a damaged one is refused here.
+        _ = bundle.background, bundle.combination, bundle.second_moments, bundle.piece_ngram
         return bundle
 
     @cached_property
@@ -208,7 +204,7 @@ class Bundle:
     def with_combination(self, combination: CombinationWeights) -> Bundle:
         """The same bundle whose scores are weighed otherwise."""
         other = copy(self)
-        other.combination = combination
+        other.combination, other._owner = combination, self._owner or self
         return other
 
     def __repr__(self) -> str:

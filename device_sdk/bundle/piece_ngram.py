@@ -53,8 +53,8 @@ def read(content: bytes, pieces: int, source: str) -> PieceNgram:
     for name, kind in _TYPES.items():
         value, size = tensors[name], sizes.get(name, arcs)
         if value.dtype != np.dtype(kind) or value.shape != (size,):
-            kind_found = f"{value.dtype} {list(value.shape)}"
-            raise BundleError(f"{source}: tensor {name!r} is {kind_found}, expected {np.dtype(kind)} [{size}]")
+            held = f"{value.dtype} {list(value.shape)}"
+            raise BundleError(f"{source}: tensor {name!r} is {held}, expected {np.dtype(kind)} [{size}]")
     found = PieceNgram(**tensors)  # type: ignore[arg-type]
     context_of = np.repeat(np.arange(contexts), np.maximum(np.diff(found.first), 0)) if contexts else found.shorter
     rising = np.diff(context_of.astype(np.int64) * pieces + found.pieces) > 0 if context_of.size == arcs else np.False_

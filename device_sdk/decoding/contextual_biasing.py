@@ -43,9 +43,9 @@ class Ngram:
         # Plain numbers come out of a memoryview several times quicker than out of an array.
         self._first: Any = ngram.first.data
         self._pieces: Any = ngram.pieces.data
-        self._nats: Any = ngram.nats.astype(np.float64).data
+        self._nats: Any = ngram.nats.data
         self._following: Any = ngram.following.data
-        self._backoff: Any = ngram.backoff.astype(np.float64).data
+        self._backoff: Any = ngram.backoff.data
         self._shorter: Any = ngram.shorter.data
         self.weight = weight
         self.each = each

@@ -119,7 +119,7 @@ def collate(
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    width = max(1, *map(len, rows), 1)
+    width = max([1, *map(len, rows)])
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64).reshape(-1, width)
 
 

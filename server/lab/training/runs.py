@@ -102,7 +102,7 @@ def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSetti
             chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
             watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
-    spoken = tuple(span for line in sentences if base[line] for span in spans(line))
+    spoken = tuple(span for line in sentences if base[line] for span in spans(line) if grammar.split_of(span) == "base")
     share = recorded if recordings else 0.0
     mixture = Mixture(spoken, tuple(recordings), recorded=share, waiting=0.2, quiet=0.04, features=features)
     details = {

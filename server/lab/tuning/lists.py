@@ -25,10 +25,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One utterance: its speaker, its n-best texts, their acoustic scores with what the search
-    adds (nats), and the reference. confirmed: the
-    texts that a device counts once it was told the slots; None where there are no slot labels. source: whose speakers
-    share a server."""
+    """One utterance: its speaker, its n-best texts, their acoustic scores with what the search adds (nats), and the
+    reference. confirmed: the texts that a device counts once it was told the slots; None where there are no slot
+    labels. source: whose speakers share a server."""
 
     speaker: str
     texts: tuple[str, ...]

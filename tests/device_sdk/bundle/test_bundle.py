@@ -180,10 +180,14 @@ def test_a_zip_opens_like_its_folder_and_cleans_up(tiny_bundle: Bundle, tmp_path
     folder = opened.file("encoder.onnx").parent
     assert opened.packed == tiny_bundle.packed
     other = opened.with_weights(opened.weights, "again")
+    weighed = opened.with_combination(opened.combination)
     del opened
     gc.collect()
     assert other.file("encoder.onnx").exists()  # the copy still needs the unpacked files
     del other
+    gc.collect()
+    assert weighed.file("encoder.onnx").exists()
+    del weighed
     gc.collect()
     assert not folder.exists()
 

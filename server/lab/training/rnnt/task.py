@@ -39,7 +39,7 @@ class Phases:
     def __post_init__(self) -> None:
         if not 0 <= self.flat <= self.ctc <= 1 or self.helper < 0 or self.phones < 0:
             raise ConfigurationError(
-                f"phases: found flat={self.flat}, ctc={self.ctc}, helper={self.helper}; "
+                f"phases: found flat={self.flat}, ctc={self.ctc}, helper={self.helper}, phones={self.phones}; "
                 "expected 0 <= flat <= ctc <= 1 and no negative weight"
             )
 
