@@ -7,11 +7,12 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 JOBS ?= 2
 MINUTES ?= 2
 SEED ?= 1
+DATA ?= made
 
 SHELL := /bin/sh
 PROJECTS := pyproject.toml server/pyproject.toml constraints.txt
 PIP_QUIET := --quiet --quiet --disable-pip-version-check --retries 1 --constraint constraints.txt
-KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-gram (its share in the packaged bundle is 0)
+KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, but bundles with an n-gram over words go without it (the packaged one has none)
 
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
@@ -27,10 +28,10 @@ endif
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-13s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table and the path of report.html (no torch; SEED=n)
-	@echo "==> simulating devices against a live server (seed $(SEED); a few minutes on 2 cores)"
+demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table and the path of report.html (no torch; SEED=n, DATA=barista:PATH)
+	@echo "==> simulating devices against a live server ($(DATA), seed $(SEED); a few minutes on 2 cores)"
 	@mkdir -p runs/demo && rm -rf runs/demo/server
-	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --keep runs/demo/server --report runs/demo/report.html --output runs/demo/figures.json
+	@$(DEMO_VENV)/bin/idiolect simulate --data $(DATA) --seed $(SEED) --keep runs/demo/server --report runs/demo/report.html --output runs/demo/figures.json
 
 FRESH := "from device_sdk.decoding import block; from device_sdk.runtimes import native_kernels; \
 	raise SystemExit(block.__file__.endswith('.py') or native_kernels.native_module() is None)"
@@ -68,7 +69,7 @@ types: $(VENV)/.ready ## mypy, strict
 native: $(VENV)/.ready ## Compile what changed of the native modules (until then their sources run as Python)
 	@$(VENV)/bin/python -c $(FRESH) || $(VENV)/bin/python setup.py --quiet build_ext --inplace
 
-peers: .venv-peers/.ready ## The peers of `idiolect bench aggregate` and `cohort` (flwr, pfl), with versions of their own
+peers: .venv-peers/.ready ## The peers of `idiolect bench aggregate` (flwr, pfl), with versions of their own
 
 wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@rm -rf dist build
@@ -99,8 +100,6 @@ $(VENV)/.ready: $(PROJECTS)
 .venv-peers/.ready:
 	@$(call environment,.venv-peers)
 	@.venv-peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check "flwr>=1.12" "pfl>=0.4"
-	@.venv-peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
-		--extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
 	@touch $@
 
 define environment
@@ -112,5 +111,5 @@ endef
 
 define ngram
 $(1)/bin/python -m pip install $(PIP_QUIET) "idiolect[ngram]" >/dev/null 2>&1 \
-	&& echo "==> kenlm compiled: the n-gram can be scored (its share in the packaged bundle is 0)" || echo "==> $(KENLM_ABSENT)"
+	&& echo "==> kenlm compiled: n-grams over words can be scored (the packaged bundle has none)" || echo "==> $(KENLM_ABSENT)"
 endef

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from device_sdk.errors import ProtocolError as ProtocolError
     from device_sdk.errors import SessionError as SessionError
     from device_sdk.errors import StateError as StateError
-    from device_sdk.features import ChannelSettings as ChannelSettings
     from device_sdk.feedback import Accepted as Accepted
     from device_sdk.feedback import Alternate as Alternate
     from device_sdk.feedback import Cancelled as Cancelled
@@ -70,7 +69,6 @@ _HOMES = {
     "device": "Device",
     "errors": "AudioError BundleError CheckInError ConfigurationError DataError FeedbackError IdiolectError "
     "LearningError MissingExtraError Postponed PrivacyError ProtocolError SessionError StateError",
-    "features": "ChannelSettings",
     "feedback": "Accepted Alternate Cancelled Corrected Rating Repeated RepetitionSettings Semantics SlotLexicon "
     "read_slots",
     "hypothesis": "Hypothesis Partial Result Scores Word",

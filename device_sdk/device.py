@@ -391,7 +391,7 @@ class Device:
             yield
 
     def _recognizer(self) -> Recognizer:
-        """The recognizer of the local weights, built again only after they changed, with the channel of now."""
+        """The recognizer of the local weights, built again only after they changed."""
         with self._guard:
             base, student = self._model_state.base, self._model_state.student
             if self._loaded is None or self._loaded[0] is not student:
@@ -399,8 +399,7 @@ class Device:
                     base = base.with_weights(student.weights, f"{base.version}+{student.steps}")
                 transducer = self.settings.engine().transducer(base)
                 self._loaded = student, Recognizer(base, self.settings.decoding, self._rescore, transducer=transducer)
-            offset = self._counting.offset()
-            return self._loaded[1] if offset is None else self._loaded[1].with_offset(offset)
+            return self._loaded[1]
 
     def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
         if not self.settings.use_marginals:

@@ -25,8 +25,7 @@ class LearnedSummary:
     words: the most frequent with their counts; unlisted: how many distinct words it counts of no public list. steps:
     taken since the model ``model_version`` came; rollbacks: how often what they made was taken back. remembered:
     utterances in memory just now; kept: how many of them are on the disk too, with their text. marginal_reports,
-    delta_reports, word_reports: sent so far, the last of new words; waiting: not sent yet. channel_seconds: of speech
-    that its mean over microphone and room is made of."""
+    delta_reports, word_reports: sent so far, the last of new words; waiting: not sent yet."""
 
     utterances: int
     words: tuple[tuple[str, float], ...]
@@ -41,7 +40,6 @@ class LearnedSummary:
     waiting: int
     consent: Consent
     word_reports: int
-    channel_seconds: float
     kept: int
 
     def describe(self) -> tuple[str, ...]:
@@ -61,9 +59,6 @@ class LearnedSummary:
             f"{_number(self.unlisted, 'further word')} of no public list: counted here, and never sent{named}.",
             f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
         ]
-        if self.channel_seconds:
-            heard = f"the last {self.channel_seconds:.0f} seconds of speech"
-            sentences.append(f"It knows how its microphone, room and user sound on average, from {heard}.")
         if self.rollbacks:
             sentences.append(f"What it learned was taken back {_number(self.rollbacks, 'time')}, since it did harm.")
         return (
@@ -98,7 +93,6 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
         waiting=len(store.names("outbox")),
         consent=model_state.consent,
         word_reports=int(records.read_number(store, "words_sent")),
-        channel_seconds=model_state.channel.seconds,
         kept=len(recent.kept()),
     )
 

@@ -16,7 +16,6 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle import weights as weight_files
 from device_sdk.consent import Consent, Stream
 from device_sdk.errors import BundleError, StateError
-from device_sdk.features import channel as channels
 from device_sdk.learning import guard
 from device_sdk.learning.delta import GradientSum, Measures, empty, measures_from_bytes, measures_to_bytes
 from device_sdk.learning.guard import Watch
@@ -35,8 +34,7 @@ class ModelState:
     the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
     guard remembers of the student. proven: the last student that feedback has proven, with the same start; None for the
-    base. given: in how many utterances the user gave each word that may be named, since the last report. channel: what
-    the frames that the device hears have in common."""
+    base. given: in how many utterances the user gave each word that may be named, since the last report."""
 
     base: Bundle
     student: Student
@@ -47,7 +45,6 @@ class ModelState:
     proven: Student | None
     consent: Consent
     given: Mapping[str, int]
-    channel: channels.Channel
 
     def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognize; called before
@@ -85,7 +82,6 @@ class ModelState:
         self.watch = guard.from_bytes(store.get("settings", "guard"))
         self.consent = consents.from_bytes(store.get("settings", "consent"))
         self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
-        self.channel = channels.from_bytes(store.get("counts", "channel"))
         if replaced:
             learned = [name for name in ("local", "published") if store.get("settings", name) is not None]
             if learned:  # a bundle that cannot be used must not cost what was learned
@@ -124,13 +120,6 @@ class ModelState:
             elif self.given:
                 self.store.delete("counts", "given")
             self.given = counts
-
-    def keep_channel(self, channel: channels.Channel) -> None:
-        """Makes this the device's channel. On the disk it is only as a mean of several utterances."""
-        with self._guard:
-            if channel.seconds >= channels.LEAST_SECONDS:
-                self.store.put("counts", "channel", channels.to_bytes(channel))
-            self.channel = channel
 
     def differs_in_marginals(self, version: int | str, digest: str) -> bool:
         """Whether these are not the marginals that are here. digest: SHA-256 of their values as little-endian float64.

@@ -10,7 +10,6 @@ from typing import TypedDict
 from device_sdk.checks import NUMBER, WHOLE, check_choice, check_intervals, check_type
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
-from device_sdk.features.channel import ChannelSettings
 from device_sdk.feedback.repetition import RepetitionSettings
 from device_sdk.feedback.signals import CostFunction
 from device_sdk.learning.guard import GuardSettings
@@ -43,14 +42,12 @@ class DeviceSettings:
     words outside the public list that a round may have, whatever it asks for. bounds: what a server's offers may ask at
     most, and all of them together; what goes beyond is left out. plain_http: servers on other machines may be spoken to
     without TLS, where anybody on the way reads along: for closed networks. guard: how learning that does harm is found
-    out and taken back. repetition: when an utterance says the one before it again. channel: where the device learns,
-    take away what the microphone, the room and the line add to all speech, this soon; for devices that sound unlike the
-    training's, see :mod:`device_sdk.features.channel`. None leaves it there. memory_utterances, memory_seconds: bound
-    of what is kept in memory for late feedback and learning. check_in_seconds: how long a check-in may take in all,
-    however slow the server is; a download that is not done by then is gone on with by the next one. threads: of each
-    onnxruntime session. precision: of the recognizer's products, float32, the quicker int8, or auto; what is learned is
-    always float32. runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder
-    that ``idiolect export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the
+    out and taken back. repetition: when an utterance says the one before it again. memory_utterances, memory_seconds:
+    bound of what is kept in memory for late feedback and learning. check_in_seconds: how long a check-in may take in
+    all, however slow the server is; a download that is not done by then is gone on with by the next one. threads: of
+    each onnxruntime session. precision: of the recognizer's products, float32, the quicker int8, or auto; what is
+    learned is always float32. runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the
+    folder that ``idiolect export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the
     bundle's)."""
 
     use_marginals: bool = True
@@ -67,7 +64,6 @@ class DeviceSettings:
     learning: LearningSettings = field(default_factory=LearningSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
     repetition: RepetitionSettings = field(default_factory=RepetitionSettings)
-    channel: ChannelSettings | None = None
     memory_utterances: int = 64
     memory_seconds: float = 3600.0
     check_in_seconds: float = 600.0

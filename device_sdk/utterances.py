@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from device_sdk.decoding.hotwords import Spellings
 from device_sdk.errors import StateError
-from device_sdk.features import channel as channels
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import Repeated, Signal, combined
 from device_sdk.hypothesis import Hypothesis, Result
@@ -50,14 +49,11 @@ class Utterances:
         self,
         result: Result,
         features: NDArray[np.float32],
-        offset: NDArray[np.float32] | None = None,
         spellings: Spellings | None = None,
     ) -> None:
-        """Counts and remembers a result; features [F, M], with ``offset`` [M] subtracted."""
+        """Counts and remembers a result; features: [F, M]."""
         with self._model_state.store.guard:
             self.kept.tidy()
-            if self._settings.channel is not None and self.learning and result.text:
-                self._counting.listen(features if offset is None else features + offset)
             counts = self._counting.count(result.nbest) if self._counting.words else None
             before, repeats = self.recent.latest(), None
             if before is not None and before.signal is None and self._repeats(before, result):
@@ -176,20 +172,3 @@ class Counting:
             cache = caches.withdraw(model_state.cache, example.counts, due)
             model_state.keep_cache(caches.update(cache, counts, due))
             recent.change(example.utterance_id, counts=counts)
-
-    def listen(self, features: NDArray[np.float32]) -> None:
-        """Adds frames [F, M], as the microphone gave them, to the channel."""
-        model_state, settings = self._model_state, self._settings.channel
-        assert settings is not None
-        form = model_state.base.features
-        seconds = len(features) * form.shift / form.sample_rate
-        channel = channels.update(model_state.channel, features, seconds, settings)
-        with _surviving("the channel is remembered in memory only"):
-            model_state.keep_channel(channel)
-        model_state.channel = channel
-
-    def offset(self) -> NDArray[np.float32] | None:
-        """What is subtracted from every frame of the next utterance, [M]; None where no channel is removed or known."""
-        model_state, settings = self._model_state, self._settings.channel
-        mean = model_state.base.feature_mean
-        return None if settings is None or mean is None else channels.offset(model_state.channel, mean, settings)

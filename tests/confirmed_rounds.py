@@ -17,7 +17,7 @@ import typer
 
 from device_sdk import Accepted, Bundle, Corrected, Device
 from server.lab.corpora import SAMPLE_RATE, Waveform
-from server.lab.corpora.grammar import COMMANDS, sample
+from server.lab.corpora.grammar import sample
 from server.lab.corpora.voices import MAINSTREAM_ACCENTS, VARIANTS, Voice, speak
 
 VOICES, ROUNDS, OTHERS, CALLS = 5, 32, 33, 5
@@ -90,7 +90,7 @@ def _right(device: Device, spoken: Spoken) -> bool:
 def _commands(voice: Voice, generator: np.random.Generator) -> Iterator[Spoken]:
     said: set[str] = set()
     while True:
-        if (text := sample(generator, "devices", grammar=COMMANDS).text) not in said:
+        if (text := sample(generator, "devices").text) not in said:
             said.add(text)
             yield _say(text, text, voice, generator)
 

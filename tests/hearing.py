@@ -6,6 +6,7 @@ Exit status 1 when a line does not hold. ``--keep FILE`` keeps what is measured 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.personalization.rescorer import Rescorer
 from server.lab.commands.shared import progress_bar
 from server.lab.corpora import SAMPLE_RATE, Corpus, Waveform, open_corpus
-from server.lab.corpora.grammar import EVERYDAY, lexicon, sample
+from server.lab.corpora.grammar import lexicon, sample
 from server.lab.corpora.made import draw_people, made_utterance
 from server.lab.corpora.readers import AUDIO_SUFFIXES, load_audio
 from server.lab.corpora.roles import UNHEARD, card_voices, scoring
@@ -33,6 +34,8 @@ from server.lab.evaluation.scores import Evaluation, Score, evaluate
 REAL = ("barista", "fsdd", "phone_numbers", "speech_commands", "librispeech", "common_voice")
 MOST = 600
 """Utterances of a set."""
+MANY = 30
+"""Voices of which each has a figure of its own."""
 ELSEWHERE = ("order_drink", "digits")
 """Intents that are no home commands."""
 TARGETS = {
@@ -51,14 +54,16 @@ TARGETS = {
 
 
 def home_commands(people: int = 20, each: int = 10) -> Corpus:
-    """What is said to a device at home, by made voices, in sentences that no base model is trained on."""
+    """What is said to a device at home, by made voices, in sentences that no base model is trained on. The speakers are
+    accents."""
     generator, utterances = np.random.default_rng(7), list[Utterance]()
     for number, person in enumerate(draw_people("devices", people, seed=7, with_profiles=False)):
         while len(utterances) < each * (number + 1):
-            command = sample(generator, "devices", grammar=EVERYDAY)
+            command = sample(generator, "devices")
             if command.intent not in ELSEWHERE:
-                utterances.append(made_utterance(command, person, (7, number, len(utterances))))
-    return Corpus("home commands", tuple(utterances), lexicon(EVERYDAY))
+                said = made_utterance(command, person, (7, number, len(utterances)))
+                utterances.append(replace(said, speaker=person.voice.accent))
+    return Corpus("home commands", tuple(utterances), lexicon())
 
 
 def nobody(noise: Path, count: int = 100) -> Iterator[Waveform]:
@@ -124,8 +129,9 @@ def _some(corpus: Corpus) -> Corpus:
 
 
 def _figures(found: Evaluation) -> dict[str, Any]:
-    words, texts = found.words(), (score.text_confidence for score in found.scores)
+    words, texts, voices = found.words(), (score.text_confidence for score in found.scores), found.of_speakers()
     return {
+        "word error by voice": {name: own.wer for name, own in voices.items()} if len(voices) <= MANY else {},
         "word error": found.wer,
         "slot error": found.slot_error,
         "oracle word error of 8": found.oracle_wer(8),

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import StreamingArchitecture
@@ -48,20 +43,11 @@ class Model:
         if isinstance(bundle.architecture, StreamingArchitecture):
             settings = replace(settings, symbols_per_frame=bundle.architecture.symbols_per_frame)
         self.settings, self.rescore = settings, rescore
-        self.offset: NDArray[np.float32] | None = None
         self.features, self.tokenizer = bundle.features, bundle.tokenizer
         self.transducer: Transducer = open_transducer(bundle, threads, precision) if transducer is None else transducer
         self.frame_seconds = frame_seconds(self.transducer, self.features)
-        weights, ngram = bundle.combination, None
-        if weights.search_ngram and bundle.piece_ngram and settings.beam > 1 and settings.search == "sum":
-            ngram = Ngram(bundle.piece_ngram, weights.search_ngram, weights.search_bonus)
-        self._ngram, self._guide = ngram, None if ngram is None else Guide(None, ngram)
-
-    def with_offset(self, offset: NDArray[np.float32] | None) -> Self:
-        """The same model behind another channel. offset: taken from every frame, [M]; None for nothing."""
-        other = copy(self)
-        other.offset = offset
-        return other
+        self._ngram = search_ngram(bundle, settings)
+        self._guide = None if self._ngram is None else Guide(None, self._ngram)
 
     @property
     def model_version(self) -> str:
@@ -73,3 +59,11 @@ class Model:
         if hotwords is None or not hotwords.phrases:
             return self._guide
         return hotwords.guide(self.tokenizer, self._ngram)
+
+
+def search_ngram(bundle: Bundle, settings: DecodingSettings) -> Ngram | None:
+    """The n-gram over pieces that a search with these settings follows, with its weight; None for none."""
+    weights = bundle.combination
+    if not weights.search_ngram or bundle.piece_ngram is None or settings.beam == 1 or settings.search != "sum":
+        return None
+    return Ngram(bundle.piece_ngram, weights.search_ngram, weights.search_bonus)

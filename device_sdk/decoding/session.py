@@ -44,12 +44,12 @@ _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept o
 class SessionHost:
     """What a device adds to recognition. check: raises SessionError where the device is closed. newest: the model that
     the next utterance begins with. serve: puts the hypothesis first that the app is to get. heard: told of every
-    result, the features [F, M] that it came from, the offset [M] taken from them, and the spellings of its phrases."""
+    result, the features [F, M] that it came from, and the spellings of its phrases."""
 
     check: Callable[[], None]
     newest: Callable[[], Model]
     serve: Callable[[Result], Result]
-    heard: Callable[[Result, Float, Float | None, Spellings | None], None]
+    heard: Callable[[Result, Float, Spellings | None], None]
 
 
 class RecognitionSession(Listening):
@@ -198,9 +198,7 @@ class RecognitionSession(Listening):
         self._held = np.empty(self._block, np.float32)
         self._recent: tuple[Float, ...] = ()
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
-        self._stream = streams.begin(
-            recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords), recognizer.offset
-        )
+        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords))
         self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
         self._best = self._stable
         self._text = ""
@@ -232,7 +230,7 @@ class RecognitionSession(Listening):
     def _tell(self, result: Result) -> None:
         """The host, before anybody else may use the session."""
         if self._host is not None:
-            self._host.heard(result, self.features, self._recognizer.offset, self._spellings)
+            self._host.heard(result, self.features, self._spellings)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -29,8 +29,7 @@ Chunks = tuple["Chunks", Float] | None
 class Stream:
     """One utterance so far. remainder: of the features. features: [F, M] of all so far (:func:`collect_features`);
     ``waiting`` [F, M], fewer than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before:
-    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. offset: [M], taken
-    from every frame."""
+    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame."""
 
     beam: Beam
     remainder: Remainder
@@ -40,7 +39,6 @@ class Stream:
     features: Chunks = None
     encoder: States | None = None
     loudness: Loudness = NOTHING
-    offset: Float | None = None
 
 
 def frame_seconds(transducer: Transducer, settings: FeatureSettings) -> float:
@@ -48,13 +46,11 @@ def frame_seconds(transducer: Transducer, settings: FeatureSettings) -> float:
     return transducer.architecture.subsampling_factor * settings.shift / settings.sample_rate
 
 
-def begin(
-    transducer: Transducer, settings: FeatureSettings, guide: Guide | None = None, offset: Float | None = None
-) -> Stream:
+def begin(transducer: Transducer, settings: FeatureSettings, guide: Guide | None = None) -> Stream:
     """Nothing heard yet."""
     none = np.zeros((0, settings.mel_bins), np.float32)
     step = frame_seconds(transducer, settings)
-    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none, none, step, offset=offset)
+    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none, none, step)
 
 
 def push(
@@ -91,8 +87,6 @@ def _decode(
     """Decode the next frames, [F, M]. In a pause the networks hear nothing; what follows it begins anew for them."""
     if len(found) == 0:
         return replace(stream, remainder=remainder)
-    if stream.offset is not None:
-        found = found - stream.offset
     ready = np.concatenate([stream.waiting, found]) if len(stream.waiting) else found
     factor, windows = transducer.architecture.subsampling_factor, transducer.windows
     shift, ahead = windows.shift, windows.size - windows.shift
@@ -122,7 +116,7 @@ def _decode(
         beam = advance(beam, encoded, transducer, decoding)
     lead = known[max(0, end - most) : end]
     features = stream.features, found
-    return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness, stream.offset)
+    return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness)
 
 
 def _ended(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Stream:

@@ -30,15 +30,17 @@ _BLANK = 0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One list of hypotheses, best first. texts: [N]; tokens: [N]; scores: [N] log p(tokens | audio), nats."""
+    """One list of hypotheses, best first. texts: [N]; tokens: [N]; scores: [N] log p(tokens | audio), nats; totals: [N]
+    with what else it is ordered by, the same where there is nothing."""
 
     texts: tuple[str, ...]
     tokens: tuple[Tokens, ...]
     scores: tuple[float, ...]
+    totals: tuple[float, ...] = ()
 
     def confidence(self) -> float:
         """Normalized probability of the first hypothesis among the list (Rao et al. 2023, below eq. 1)."""
-        return float(posterior(self.scores)[0])
+        return float(posterior(self.totals or self.scores)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ def objective(
     settings'. The label is the correction where there is one. With ``labels`` "teacher" it is else the teacher's, as
     far as the teacher is sure, whatever else the feedback says (the sum of losses of Rao et al. 2023). With "feedback"
     it is the teacher's only where the feedback does not contradict it; where it does, or the teacher is not sure, it is
-    the likeliest of the cheapest candidates, weighed by 1 - cost; what only judges the served text gives that text or
-    none."""
+    the served text where none costs less, else the likeliest of the cheapest candidates, weighed by 1 - cost, unless it
+    is unlikely all the same; what only judges the served text gives that text or none."""
     chosen, strength = _label(candidates, teacher, signal, settings)
     given = [part.text for part in parts(signal) if isinstance(part, Corrected) and part.text in candidates.texts]
     transcript = candidates.texts.index(given[0]) if given else None  # where the pieces can write it
@@ -120,9 +122,10 @@ def objective(
 
 
 def _cheapest(candidates: Candidates) -> int:
-    """The likeliest of the candidates with the lowest cost."""
+    """Of the candidates with the lowest cost the one that was served, which more than acoustics chose, else the
+    likeliest."""
     lowest = np.flatnonzero(candidates.costs <= candidates.costs.min() + 1e-6)
-    return int(lowest[np.argmin(candidates.nlls[lowest])])
+    return int(lowest[np.argmin(candidates.nlls[lowest])]) if lowest[0] else 0
 
 
 def _label(
@@ -144,6 +147,7 @@ def _label(
         if isinstance(judgement, Rating) and judgement.value > 0.5:
             return 0, 2.0 * judgement.value - 1.0
         return None, 0.0
-    if taught is None or candidates.costs[taught] > candidates.costs.min() + 1e-6:
+    if taught is None or candidates.costs[taught] > candidates.costs.min() + 1e-6 or not _cheapest(candidates):
         taught = _cheapest(candidates)
-    return taught, 1.0 - float(candidates.costs[taught])
+    nats = float(candidates.nlls[taught]) / max(1, len(candidates.tokens[taught]))
+    return taught, (1.0 - float(candidates.costs[taught])) * (taught == 0 or nats <= settings.most_nats)

@@ -13,7 +13,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import Architecture, Subset, frozen_part, trainable
 from device_sdk.bundle.streaming import AnyArchitecture, chosen
 from device_sdk.errors import AudioError, LearningError
-from device_sdk.feedback.signals import Corrected, CostFunction, parts
+from device_sdk.feedback.signals import Corrected, CostFunction, Semantics, parts
 from device_sdk.learning import step as steps
 from device_sdk.learning.candidates import gather, objective
 from device_sdk.learning.delta import GradientSum, Measures, add, difference, measure
@@ -145,7 +145,8 @@ def learn_one(
 ) -> Outcome:
     """The student after one utterance. budget_bytes: memory of a step, at most. LearningError: a step diverged."""
     session, bundle, settings = trainer.session, trainer.bundle, trainer.settings
-    taught, score = teacher.hear(student.teacher, example)
+    meant = [value for part in parts(example.signal) if isinstance(part, Semantics) for value in part.slots.values()]
+    taught, score = teacher.hear(student.teacher, example, meant)
     served, encode = heard_of(example.nbest), bundle.tokenizer.encode
     candidates = gather(served, taught, example.signal, encode, settings, cost_function)
     cost = None if example.signal is None else float(candidates.costs[0])

@@ -94,13 +94,14 @@ class LearningSettings:
     feedback, the rest becomes that utterance's cost (1 leaves it fixed; Rao et al. 2023 has none). serving: sampled
     hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that the
     app supplies, so that what was known before is not forgotten. hypotheses: how many an utterance's losses run over at
-    most. repair: propose candidates that the beam missed, where slots are known. subset: which parameters steps move,
-    see :data:`SUBSETS`; None is all that the bundle has gradients for. rank: of the factors of ``adapters``. keep:
-    share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient steps
-    that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where the
-    user had to correct it. confirmation: share of its gradients that an utterance steps by which feedback says was
-    served right: there is nothing to mend, and whole steps would cost what else is known. wait_seconds: an utterance
-    without feedback is learned from only when it is this old."""
+    most. repair: propose candidates that the beam missed, where slots are known. most_nats: what was not served and is
+    less likely, for each piece of it, is no label: with the right slots the rest of it may be wrong. subset: which
+    parameters steps move, see :data:`SUBSETS`; None is all that the bundle has gradients for. rank: of the factors of
+    ``adapters``. keep: share of what steps here have changed that is kept on a newly published base; 0 drops it.
+    passes: gradient steps that one utterance is used for, one after the other; its features are gone afterwards; None
+    is 2, and 4 where the user had to correct it. confirmation: share of its gradients that an utterance steps by which
+    feedback says was served right: there is nothing to mend, and whole steps would cost what else is known.
+    wait_seconds: an utterance without feedback is learned from only when it is this old."""
 
     label_weight: float = 1.0
     cost_weight: float = 1.0
@@ -109,6 +110,7 @@ class LearningSettings:
     baseline: float = 0.0
     baseline_decay: float = 1.0
     labels: Labels = "feedback"
+    most_nats: float = 1.2
     serving: Serving = "best"
     hypotheses: int = 5
     repair: bool = True
@@ -124,8 +126,8 @@ class LearningSettings:
     rehearsal: RehearsalSettings = field(default_factory=RehearsalSettings)
 
     def __post_init__(self) -> None:
-        not_negative = ("label_weight", "cost_weight", "supervision_weight", "reinforce_weight", "wait_seconds")
-        check_intervals("learning", self, "[0, inf)", *not_negative)
+        weights = ("label_weight", "cost_weight", "supervision_weight", "reinforce_weight")
+        check_intervals("learning", self, "[0, inf)", *weights, "wait_seconds", "most_nats")
         check_intervals("learning", self, "(-inf, inf)", "baseline")
         check_intervals("learning", self, "[0, 1]", "keep", "baseline_decay")
         check_intervals("learning", self, "(0, 1]", "confirmation")

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, beam
+from device_sdk.decoding.contextual_biasing import Guide
+from device_sdk.decoding.hotwords import Hotwords
+from device_sdk.decoding.model import search_ngram
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.stream import decoded, frame_seconds
 from device_sdk.hypothesis import Hypothesis
@@ -27,6 +30,8 @@ Hearing = tuple[Heard, Callable[[Sequence[Tokens]], Double]]
 """(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
 
 _BLANK = 0
+_KNOWN = 8.0
+"""Nats for a phrase that feedback says was meant."""
 
 
 def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
@@ -43,18 +48,23 @@ class Teacher:
     def __init__(self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Opener) -> None:
         self._bundle, self._decoding, self._open = bundle, decoding, open_transducer
         self._opened: tuple[Arrays, Transducer] | None = None
+        self._ngram = search_ngram(bundle, decoding)
 
-    def hear(self, weights: Arrays, example: Example) -> Hearing:
-        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the app's phrases."""
+    def hear(self, weights: Arrays, example: Example, meant: Sequence[str] = ()) -> Hearing:
+        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the app's phrases and
+        the n-gram that users are served with. meant: phrases that feedback says were meant, which are likely then."""
         if self._opened is None or self._opened[0] is not weights:
             self._opened = weights, self._open(self._bundle.with_weights(weights, "teacher"))
         transducer, settings, features = self._opened[1], self._decoding, example.features
         factor, frame = self._bundle.architecture.subsampling_factor, frame_seconds(transducer, self._bundle.features)
         usable = len(features) // factor
         features = np.ascontiguousarray(features[: usable * factor])
-        paths = beam.paths(decoded(features, transducer, frame, settings))
+        tokenizer = self._bundle.tokenizer
+        meant = [phrase for phrase in meant if set(phrase) <= {" ", *tokenizer.letters}]
+        guide = Guide(Hotwords.build(meant, _KNOWN).in_pieces(tokenizer) if meant else None, self._ngram)
+        paths = beam.paths(decoded(features, transducer, frame, settings, guide if meant or self._ngram else None))
         seconds, spellings = frame * usable, example.spellings
-        found = distinct(paths, self._bundle.tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
+        found = distinct(paths, tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
 
         def score(hypotheses: Sequence[Tokens]) -> Double:
             return log_likelihoods(transducer, encode_whole(transducer, features), hypotheses)
@@ -63,9 +73,9 @@ class Teacher:
 
 
 def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
-    """An n-best list by its acoustic scores alone."""
+    """An n-best list as learning sees it."""
     texts, tokens = tuple(each.text for each in nbest), tuple(each.tokens for each in nbest)
-    return Heard(texts, tokens, tuple(each.scores.acoustic for each in nbest))
+    return Heard(texts, tokens, tuple(each.scores.acoustic for each in nbest), tuple(each.score for each in nbest))
 
 
 def log_likelihoods(transducer: Transducer, encoded: Float, hypotheses: Sequence[Sequence[int]]) -> Double:

@@ -25,7 +25,6 @@ TABLES: Mapping[str, Table] = {
         "what the device counted: weights of words, never their order",
         {
             "cache": "JSON: weight of every word heard and not yet reported, sorted, never in the order spoken",
-            "channel": "JSON: mean log-mel frame of many utterances, and of how many seconds",
             "reported": "JSON: weight of every word id in the reports of rounds in mode paper so far",
             "given": "JSON: in how many utterances the user gave each unlisted word, sorted; not reported",
         },

@@ -102,6 +102,6 @@ def spoken_by(domain: Domain, count: int, sentences: Iterable[str], scenes: Rang
 
 
 def _is_finished(folder: Path) -> bool:
-    """Whether a run has written its result, which it does at its end (and, without the blank's bias, on the way)."""
+    """Whether a run has written its result, which it does at its end, and on the way without saying so."""
     path = folder / "training.json"
-    return path.exists() and "blank_lowered_by" in (json.loads(path.read_text("utf-8"))["result"] or {})
+    return path.exists() and "finished" in (json.loads(path.read_text("utf-8"))["result"] or {})

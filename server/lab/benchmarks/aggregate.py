@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
 from server.aggregation import deltas
-from server.lab.benchmarks.children import run_child, run_peer
+from server.lab.benchmarks.children import run_child, run_peers
 
 VALUES, LAYERS, UPDATES, DISTINCT = 10_000_000, 20, 100, 12
 COPY, FLWR = 0.8, 3.0
@@ -28,7 +28,7 @@ def benchmark() -> list[Figure]:
     found, size = run_child(__name__, "measure"), 4 * VALUES / 1e9
     ours, what = size / found["add"], "weighted sum of 100 updates of 10 M values"
     figures = [Figure(what, SPEED, ours, "memory copy", size / found["copy"], COPY)]
-    peers = run_peer("aggregation", (VALUES, LAYERS, UPDATES, DISTINCT)) or {}
+    peers = run_peers(VALUES, LAYERS, UPDATES, DISTINCT) or {}
     for name, target in {"flwr": FLWR, "pfl": None}.items():
         if name in peers:
             figures.append(Figure("the same", SPEED, ours, f"{name}'s own", size / peers[name], target))

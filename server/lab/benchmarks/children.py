@@ -30,16 +30,14 @@ def peer_interpreter() -> Path | None:
     return path if path.is_file() else None
 
 
-def run_peer(
-    call: str, arguments: Sequence[float], environment: Mapping[str, str] | None = None
-) -> dict[str, float] | None:
-    """What ``bench_peers.py`` gives of a call in the peers' environment; None, which is said, where there is none."""
+def run_peers(*arguments: int) -> dict[str, float] | None:
+    """What ``bench_peers.py`` gives in the peers' environment; None, which is said, where there is none."""
     python = peer_interpreter()
     if python is None:
-        print(f"{call}: no peers; run: make peers (or set IDIOLECT_PEERS)", file=sys.stderr)
+        print("no peers here; run: make peers (or set IDIOLECT_PEERS)", file=sys.stderr)
         return None
-    command = [str(python), str(Path(__file__).with_name("bench_peers.py")), call, *map(str, arguments)]
-    return _answer(command, environment, f"{call}: make the peers again (make peers); it ended with")
+    command = [str(python), str(Path(__file__).with_name("bench_peers.py")), *map(str, arguments)]
+    return _answer(command, None, "make the peers again (make peers); it ended with")
 
 
 def _answer(command: Sequence[str], environment: Mapping[str, str] | None, failed: str) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def _step(shape: dict[str, Any], device: torch.device, folder: Path) -> tuple[An
     from server.lab.training.rnnt.task import RnntTask
     from server.lab.training.trainer import Budget, Sampler, Trainer
 
-    recipe = Recipe(shape["preset"], budget=Budget(steps=1_000_000), flat_share=0, easy_share=0, ctc_share=0, threads=1)
+    steps = Budget(steps=1_000_000)
+    recipe = Recipe(shape["preset"], budget=steps, flat_share=0, easy_share=0, ctc_share=0, sparse_share=0, threads=1)
     generator = np.random.default_rng(0)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     words = ["".join(generator.choice(letters, 6)) for _ in range(20 * recipe.architecture.pieces)]

@@ -28,9 +28,6 @@ def command(
     seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
-    channel: Annotated[
-        bool, typer.Option(help="Devices that learn take away what their microphone, room and line add to all speech.")
-    ] = False,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
     ] = None,
@@ -41,7 +38,6 @@ def command(
     """Simulate devices that learn against a live server, under five conditions on the same utterances."""
     from rich.console import Console
 
-    from device_sdk.features import ChannelSettings
     from server.lab.simulation import Shape, SimulationSettings, render, simulate
     from server.lab.simulation.progress import progress
 
@@ -50,7 +46,6 @@ def command(
         bundle=bundle,
         seeds=tuple(range(seed, seed + seeds)),
         shape=Shape(rounds, devices, each, heldout, heldout_each),
-        channel=ChannelSettings() if channel else None,
         workers=workers,
         keep=str(keep) if keep is not None else None,
     )
@@ -65,6 +60,7 @@ def command(
     print_table(console, table(document))
     if any(part for found in document["against_frozen"].values() for kind in found.values() for part in kind.values()):
         print_table(console, differences(document))
+    console.print(told(document), soft_wrap=True)
     for line in _remarks(document):
         console.print(line, soft_wrap=True)
     console.print(f"Report: {report.resolve()}", soft_wrap=True)
@@ -141,6 +137,23 @@ def _interval(found: dict[str, Any] | None) -> Shown:
         return Shown("-")
     mean, low, high = in_percent(found["absolute"])
     return Shown(f"{mean}{'*' if found['absolute']['excludes_zero'] else ''}", f"[{low}, {high}]")
+
+
+def told(document: dict[str, Any]) -> str:
+    """What happened, in one paragraph."""
+    kind, title = list(_kinds(document).items())[-1]
+    frozen, both = (
+        {part: f"{100 * (condition[kind][part]['mean'] or 0.0):.1f}" for part in PARTS}
+        for condition in (document["conditions"][name] for name in ("frozen", "both"))
+    )
+    devices, rounds = len(document["voices"]["devices"]), document["rounds"]
+    return (
+        f"{devices} people whom the model had never heard talked to their devices for {rounds} rounds. As shipped, it "
+        f"gets {frozen['all']} % of their {title} wrong. On devices that learn by themselves, from what the app sees "
+        f"their users do, it is {both['all']} %; in the last round {both['last']}, where the model as shipped gets "
+        f"{frozen['last']}. People who never took part begin at {both['heldout']} with what the devices learned "
+        f"together, at {frozen['heldout']} without. No audio and no text left a device."
+    )
 
 
 def _remarks(document: dict[str, Any]) -> Iterator[str]:

@@ -24,9 +24,7 @@ Name = TypeVar("Name", bound=str)
 
 
 COMMANDS = read_grammar(Path(__file__).with_name("grammar.toml"))
-"""What the packaged model's users say in simulations."""
-EVERYDAY = read_grammar(Path(__file__).with_name("everyday.toml"), COMMANDS)
-"""What base models are trained on: the same coffee orders and digits, and the rest as people say it at home."""
+"""Coffee orders, digits, and the rest as people say it at home."""
 
 _SHARES: Mapping[Split, float] = {"base": 0.8, "devices": 0.1, "heldout": 0.1}
 _PERSONAL = 0.85  # how often a profile's owner says one of the favourite values
@@ -79,13 +77,13 @@ def assign(text: str, shares: Mapping[Name, float], person: bytes) -> Name:
 
 
 @cache
-def lexicon(grammar: Grammar = EVERYDAY) -> SlotLexicon:
+def lexicon(grammar: Grammar = COMMANDS) -> SlotLexicon:
     """Every slot value of a grammar."""
     return SlotLexicon(grammar.values)
 
 
 @cache
-def vocabulary(grammar: Grammar = EVERYDAY) -> tuple[str, ...]:
+def vocabulary(grammar: Grammar = COMMANDS) -> tuple[str, ...]:
     """Every word that a grammar can say, sorted."""
     words = {word for values in grammar.values.values() for value in values for word in value.split()}
     patterns = [*grammar.rules.values(), *(each for intent in grammar.intents.values() for each in intent.patterns)]
@@ -94,7 +92,7 @@ def vocabulary(grammar: Grammar = EVERYDAY) -> tuple[str, ...]:
     return tuple(sorted(words))
 
 
-def profile(generator: np.random.Generator, grammar: Grammar = EVERYDAY) -> Profile:
+def profile(generator: np.random.Generator, grammar: Grammar = COMMANDS) -> Profile:
     """A person's own few contacts, songs, drinks, rooms and so on, and the two to four things mostly asked for."""
     favourites = {}
     for slot_type, values in grammar.values.items():
@@ -113,7 +111,7 @@ def sample(
     generator: np.random.Generator,
     split: Split | None = None,
     profile: Profile | None = None,
-    grammar: Grammar = EVERYDAY,
+    grammar: Grammar = COMMANDS,
 ) -> Command:
     """A command of a split (None: of any), said by anyone or by the owner of a profile of the same grammar. Raises
     ConfigurationError for an unknown split, or for a profile so narrow that the split has none of its sentences."""

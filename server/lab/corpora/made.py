@@ -8,7 +8,7 @@ import numpy as np
 
 from device_sdk.checks import check_interval
 from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, draw_scene
-from server.lab.corpora.grammar import COMMANDS, Command, Profile, Split, lexicon, profile, sample
+from server.lab.corpora.grammar import Command, Profile, Split, lexicon, profile, sample
 from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.corpora.voices import Voice, draw_voices, speak
@@ -25,18 +25,24 @@ class Person:
 
 
 def draw_people(
-    voice_set: Role, count: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
+    voice_set: Role,
+    count: int,
+    seed: int,
+    ranges: Ranges = GENTLE,
+    with_profiles: bool = True,
+    regional: float = 0.75,
 ) -> tuple[Person, ...]:
-    """People of a voice set, no two with the same variant while variants last. The same for the same arguments."""
+    """People of a voice set, no two with the same variant while variants last. regional: see
+    :func:`server.lab.corpora.voices.draw_voice`. The same for the same arguments."""
     check_interval("number of people", count, "[1, inf)")
     generator = np.random.default_rng([seed, *voice_set.encode()])
-    voices = draw_voices(voice_set, count, generator)
+    voices = draw_voices(voice_set, count, generator, regional)
     return tuple(
         Person(
             name=f"{voice_set}-{n:02d}",
             voice=voice,
             scene=draw_scene(generator, ranges),
-            profile=profile(generator, COMMANDS) if with_profiles else None,
+            profile=profile(generator) if with_profiles else None,
         )
         for n, voice in enumerate(voices)
     )
@@ -62,6 +68,6 @@ def made_corpus(voice_set: Role, people: int, each: int, seed: int) -> Corpus:
     for number, person in enumerate(draw_people(voice_set, people, seed)):
         generator = np.random.default_rng([seed, number, *voice_set.encode()])
         for position in range(each):
-            command = sample(generator, split, person.profile, COMMANDS)
+            command = sample(generator, split, person.profile)
             utterances.append(made_utterance(command, person, (seed, number, position)))
-    return Corpus(f"made:{voice_set}", tuple(utterances), lexicon(COMMANDS))
+    return Corpus(f"made:{voice_set}", tuple(utterances), lexicon())

@@ -36,16 +36,16 @@ class Grammar:
     open: tuple[str, ...] = ()
 
 
-def read_grammar(path: Path, base: Grammar = Grammar({}, {}, {})) -> Grammar:
-    """The grammar of a file; rules, intents and values that the file does not name are those of ``base``."""
+def read_grammar(path: Path) -> Grammar:
+    """The grammar of a file. Raises ConfigurationError for a value that is no pattern."""
     file = tomllib.loads(path.read_text("utf-8"))
     intents = {name: Intent(given["weight"], tuple(given["patterns"])) for name, given in file["intents"].items()}
-    found = Grammar({**base.rules, **file["rules"]}, {**base.intents, **intents}, {}, tuple(file.get("open", ())))
+    found = Grammar(file["rules"], intents, {}, tuple(file.get("open", ())))
     values = {
         name: tuple(dict.fromkeys(" ".join(words) for each in patterns for words in _every(found, parsed(found, each))))
         for name, patterns in file["values"].items()
     }
-    return replace(found, values={**base.values, **values})
+    return replace(found, values=values)
 
 
 Pattern = list[list[tuple[str, Any]]]

@@ -1,13 +1,11 @@
 """How words sound: phones of American English by espeak-ng's rules, a helper of training alone."""
 
-import ctypes
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from server.lab.corpora.voices import espeak
+from server.lab.corpora.voices import espeak, phonemes
 
-_BETWEEN = ord("_") << 8  # phoneme mode: names with this between them
 _STRESS = re.compile(r"[',%=|\-]+")
 
 
@@ -27,11 +25,9 @@ def pronounce(words: Iterable[str]) -> Pronunciations:
     """How each of some words sounds alone, without stress. Raises MissingExtraError where there is no espeak-ng."""
     spoken: dict[str, list[str]] = {}
     with espeak() as (library, _):
-        library.espeak_TextToPhonemes.restype = ctypes.c_char_p
         library.espeak_SetVoiceByName(b"en-us")
         for word in sorted(set(words)):
-            text = ctypes.pointer(ctypes.cast(ctypes.c_char_p(word.encode()), ctypes.c_void_p))
-            names = _STRESS.sub("", library.espeak_TextToPhonemes(text, 1, _BETWEEN).decode())
+            names = _STRESS.sub("", phonemes(library, word, "_"))
             spoken[word] = [name for name in re.split(r"[_ ]+", names) if name]
     symbols = sorted({name for names in spoken.values() for name in names})
     index = {name: number for number, name in enumerate(symbols, 1)}

@@ -7,7 +7,8 @@ A voice is an accent (phonemes, from espeak's language files), a variant (the sp
 its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in fixed, disjoint sets, one for
 each role (:mod:`server.lab.corpora.roles`); *base* has mainstream accents only, the others regional ones, too. Variants
 of one family (``edward``, ``edward2``) and variants whose settings hardly differ (``john``, ``norbert``) are in one
-set."""
+set. Training hears no regional accent, but voices with accents of their own: sounds that each says in place of others
+(:func:`draw_sounds`)."""
 
 import _ctypes
 import ctypes
@@ -49,12 +50,26 @@ VARIANTS: Mapping[Role, tuple[str, ...]] = {
 }
 
 
+SOUNDS: Mapping[str, tuple[str, ...]] = {
+    "I": ("i", "@", "E"), "E": ("I", "a", "eI"), "a": ("E", "A:", "a#"), "0": ("A:", "O:", "V"),
+    "O2": ("A:", "O:", "V"), "A:": ("a", "O:", "0"), "V": ("U", "a", "0"), "U": ("u:", "V"), "u:": ("U", "i:"),
+    "i:": ("I", "eI"), "O:": ("oU", "0", "A:"), "eI": ("E", "aI", "i@"), "aI": ("OI", "A:", "eI"),
+    "oU": ("O:", "aU", "u:"), "aU": ("u:", "a", "oU"), "OI": ("aI",), "3:": ("E", "@", "A:"), "3": ("@", "a", "V"),
+    "o@": ("O:", "oU", "0"), "O@": ("O:", "oU", "0"), "e@": ("E", "3:", "eI"), "i@": ("i:", "e@"),
+    "A@": ("A:", "a", "O:"), "@": ("V", "I", "a"), "T": ("t", "f", "s"), "D": ("d", "v", "z"), "N": ("n",),
+    "h": ("",), "w": ("v",), "v": ("w", "b"), "z": ("s",), "dZ": ("tS", "j"), "tS": ("S",), "S": ("s",),
+    "t#": ("t", "d"), "r": ("w", "l"), "r-": ("r",), "b": ("p",), "g": ("k",),
+}  # fmt: skip
+"""What some people say in place of a sound of espeak's; "" stands for nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Voice:
     """How someone sounds. accent, variant: names of espeak's language and variant files. pitch: 0 to 99, 50 is the
     variant's own; pitch_range: 0 to 99, 50 is usual, 0 monotone. rate: words a minute, as espeak counts them. tract:
     scale of all frequencies (formants and pitch); above 1 is a shorter vocal tract. The rate is unaffected. word_gap:
-    extra pause between words, in tenths of a second at the usual rate."""
+    extra pause between words, in tenths of a second at the usual rate. sounds: pairs of espeak's phonemes, one that the
+    accent has and what this voice says in its place."""
 
     accent: str
     variant: str
@@ -63,6 +78,7 @@ class Voice:
     pitch_range: int = 50
     tract: float = 1.0
     word_gap: int = 0
+    sounds: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         ranges = {"pitch": "[0, 99]", "pitch_range": "[0, 99]", "rate": "[80, 450]", "tract": "[0.7, 1.4]"}
@@ -80,10 +96,12 @@ def accents_of(voice_set: Role) -> tuple[str, ...]:
     return MAINSTREAM_ACCENTS if voice_set == "base" else MAINSTREAM_ACCENTS + REGIONAL_ACCENTS
 
 
-def draw_voice(voice_set: Role, generator: np.random.Generator, variant: str | None = None) -> Voice:
-    """A random voice of a set. Those of other sets than base have a regional accent three times in four."""
+def draw_voice(
+    voice_set: Role, generator: np.random.Generator, variant: str | None = None, regional: float = 0.75
+) -> Voice:
+    """A random voice of a set. regional: how often those of other sets than base have a regional accent."""
     check_choice("voice set", voice_set, tuple(VARIANTS))
-    accents = REGIONAL_ACCENTS if (voice_set != "base" and generator.random() < 0.75) else MAINSTREAM_ACCENTS
+    accents = REGIONAL_ACCENTS if (voice_set != "base" and generator.random() < regional) else MAINSTREAM_ACCENTS
     return Voice(
         accent=accents[generator.integers(len(accents))],
         variant=variant or VARIANTS[voice_set][generator.integers(len(VARIANTS[voice_set]))],
@@ -95,13 +113,25 @@ def draw_voice(voice_set: Role, generator: np.random.Generator, variant: str | N
     )
 
 
-def draw_voices(voice_set: Role, count: int, generator: np.random.Generator) -> tuple[Voice, ...]:
+def draw_sounds(generator: np.random.Generator) -> tuple[tuple[str, str], ...]:
+    """An accent that nobody has: up to half of the sounds of English said as one of their neighbours."""
+    share = generator.uniform(0.05, 0.5)
+    return tuple(
+        (sound, others[generator.integers(len(others))])
+        for sound, others in SOUNDS.items()
+        if generator.random() < share
+    )
+
+
+def draw_voices(
+    voice_set: Role, count: int, generator: np.random.Generator, regional: float = 0.75
+) -> tuple[Voice, ...]:
     """``count`` voices of a set, each with its own variant as long as the set has variants left."""
     variants = VARIANTS[voice_set]
     order = [
         variants[index] for _ in range(-(-count // len(variants))) for index in generator.permutation(len(variants))
     ]
-    return tuple(draw_voice(voice_set, generator, variant) for variant in order[:count])
+    return tuple(draw_voice(voice_set, generator, variant, regional) for variant in order[:count])
 
 
 def speak(text: str, voice: Voice) -> Waveform:
@@ -118,7 +148,7 @@ def speak(text: str, voice: Voice) -> Waveform:
     variants = _data_path() / "voices" / "!v"
     if not (variants / voice.variant).is_file():  # which the library would ignore
         raise DataError(f"espeak-ng has no voice {voice.name!r}; its variants are in {variants}")
-    data, callback = _MORNING.sub(r"\1 a.m.", text).encode(), _CALLBACK(collect)
+    text, callback = _MORNING.sub(r"\1 a.m.", text), _CALLBACK(collect)
     with espeak() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)
         accent = _ACCENT_FILES.get(voice.accent, voice.accent)
@@ -131,7 +161,12 @@ def speak(text: str, voice: Voice) -> Waveform:
             (_WORD_GAP, voice.word_gap),
         ):
             library.espeak_SetParameter(parameter, value, 0)
-        library.espeak_Synth(data, ctypes.c_size_t(len(data) + 1), 0, 0, 0, _UTF8, None, None)
+        if voice.sounds:
+            sounds = dict(voice.sounds)
+            said = _SOUND.sub(lambda found: sounds.get(found[0], found[0]), phonemes(library, text))
+            text = f"[[{said.replace('/', '|')}]]"
+        data = text.encode()
+        library.espeak_Synth(data, ctypes.c_size_t(len(data) + 1), 0, 0, 0, _UTF8 | _PHONEMES, None, None)
     samples = np.frombuffer(b"".join(pieces), np.int16).astype(np.float32) / 32768.0
     if not samples.any():
         raise DataError(f"espeak-ng said nothing for {text!r} with voice {voice.name!r}")
@@ -140,12 +175,25 @@ def speak(text: str, voice: Voice) -> Waveform:
     return np.clip(waveform, -1.0, 1.0).astype(np.float32)
 
 
+def phonemes(library: Any, text: str, between: str = "/") -> str:
+    """espeak's names of the sounds of a text in the voice that is set, ``between`` those of a word."""
+    rest = ctypes.cast(ctypes.c_char_p(text.encode()), ctypes.c_void_p)
+    library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+    clauses = []
+    while rest.value:
+        clauses.append(library.espeak_TextToPhonemes(ctypes.pointer(rest), _UTF8, ord(between) << 8).decode())
+    return " ".join(clauses)
+
+
+_SOUND = re.compile(r"[^ /',%=|]+")
+"""A phoneme's name, without its stress."""
+
 _HOURS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty"
 _MORNING = re.compile(rf"\b({_HOURS}) am\b")
 """Else the synthesizer would say the verb."""
 
 # espeak-ng's C interface (speak_lib.h)
-_SYNCHRONOUS, _UTF8 = 2, 1
+_SYNCHRONOUS, _UTF8, _PHONEMES = 2, 1, 0x100
 _RATE, _PITCH, _RANGE, _WORD_GAP = 1, 3, 4, 7
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 _ACCENT_FILES = {"en-gb": "en"}  # the library looks voices up by file name

@@ -21,7 +21,6 @@ from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
-from device_sdk.features import ChannelSettings
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signal, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learning.settings import LearningSettings, StepSettings
@@ -36,7 +35,7 @@ from server.lab.simulation.population import Participant, Population, Shape
 from server.lab.simulation.process import START_SECONDS, ServerProcess
 from server.plans.round import OptimizerSettings, RoundSettings
 
-LEARNING = LearningSettings(passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
+LEARNING = LearningSettings(subset="acoustic", passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
 """Of every device: four bold steps an utterance, since a round has few."""
 DELTAS = DeltaPlan(clip_norm=2.0, noise_stddev=5e-5)
 MARGINALS = MarginalPlan(epsilon=2.0)
@@ -49,16 +48,14 @@ the handful of devices of the demonstration, noise that leaves something to lear
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """source: ``made``, or KIND:PATH, such as ``barista:PATH``. bundle: path; None for the packaged one.
-    seeds: each is one whole simulation with its own voices, sentences and order. channel: devices that learn take their
-    microphone's mean away; None leaves it there. workers: processes, one thread each. keep: a new or empty folder for
-    the server's state of the condition with both streams, under the first seed; it can be served again afterwards. None
-    keeps nothing."""
+    seeds: each is one whole simulation with its own voices, sentences and order. workers: processes, one thread
+    each. keep: a new or empty folder for the server's state of the condition with both streams, under the first seed;
+    it can be served again afterwards. None keeps nothing."""
 
     source: str = "made"
     bundle: str | None = None
     seeds: tuple[int, ...] = (1,)
     shape: Shape = field(default_factory=Shape)
-    channel: ChannelSettings | None = None
     workers: int = 2
     keep: str | None = None
 
@@ -146,7 +143,7 @@ def _open(
     """A device, whose user agrees to what the condition sends, after a check-in. moved: bytes up and down are added."""
     condition = task.condition
     agreed: dict[Stream, bool] = {"marginals": condition.marginals, "deltas": condition.learning}
-    with Device.open(folder, key, bundle, device_settings(condition, task.settings.channel)) as device:
+    with Device.open(folder, key, bundle, device_settings(condition)) as device:
         device.agree(*(stream for stream, sent in agreed.items() if sent))
         if server is not None:
             report = device.check_in(server.url, server.token)
@@ -154,7 +151,7 @@ def _open(
         yield device
 
 
-def device_settings(condition: Condition, channel: ChannelSettings | None) -> DeviceSettings:
+def device_settings(condition: Condition) -> DeviceSettings:
     """What the condition lets a device do."""
     return DeviceSettings(
         use_marginals=condition.marginals,
@@ -162,7 +159,6 @@ def device_settings(condition: Condition, channel: ChannelSettings | None) -> De
         learn=condition.learning,
         share_deltas=condition.learning,
         learning=LEARNING,
-        channel=channel if condition.learning else None,
         bounds=BOUNDS,
     )
 

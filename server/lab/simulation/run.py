@@ -87,7 +87,7 @@ def document_of(
     settings: SimulationSettings, bundle: str, populations: dict[int, Population], runs: Sequence[Run]
 ) -> dict[str, Any]:
     """The simulation's JSON document. bundle: its name and version."""
-    rounds, channel, everybody = settings.shape.rounds, settings.channel, populations.values()
+    rounds, everybody = settings.shape.rounds, populations.values()
     by_condition = {each.name: [run for run in runs if run.condition == each.name] for each in CONDITIONS}
     return {
         "conditions": figures(runs, rounds),
@@ -115,7 +115,6 @@ def document_of(
             "delta noise (standard deviation of each value)": DELTAS.noise_stddev,
             "server learning rate": "devices / 5, at least 1",
             "epsilon of a marginal report": MARGINALS.epsilon,
-            "channel": "as heard" if channel is None else f"taken away, prior {channel.prior_seconds:g} s",
         },
     }
 

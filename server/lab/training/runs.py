@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.errors import DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar, kind_of, open_corpus
 from server.lab.corpora.made import made_corpus
@@ -18,8 +18,8 @@ from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
-from server.lab.training.rnnt.adaptation import Start, read_start
 from server.lab.training.speech import Mixture, Recording, record, sentence
+from server.lab.training.start import read_start
 from server.lab.training.trainer import write_atomically
 
 Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
@@ -37,29 +37,23 @@ def run_rnnt(
     command: str,
     *,
     begin: Path | None = None,
-    fresh_pieces: bool = False,
     noise: Path | None = None,
     recorded: float = 0.3,
     **how: Any,
 ) -> dict[str, Any]:
-    """``idiolect train rnnt``. Returns the last line of the log. begin: a bundle, or the folder of a run, to go
-    on from; fresh_pieces: see :class:`server.lab.training.rnnt.adaptation.Start`. noise: a folder of recordings of what
-    homes sound like. recorded: share of utterances that are real, where there is real speech. how: see
-    :func:`server.lab.training.rnnt.train_rnnt`."""
-    if begin is None and fresh_pieces:
-        raise ConfigurationError("fresh pieces: found no network to begin with; give --begin")
+    """``idiolect train rnnt``. Returns the last line of the log. begin: a bundle, or the folder of a run, to go on
+    from, with its pieces. noise: a folder of recordings of what homes sound like. recorded: share of utterances that
+    are real, where there is real speech. how: see :func:`server.lab.training.rnnt.train_rnnt`."""
     mixture, sentences, watched, details = _prepared(texts, data, recipe.features, recorded)
     if noise is not None:
         mixture = replace(mixture, noises=home_noises(noise))
         details |= {"noise": portable(str(noise))}
     out.mkdir(parents=True, exist_ok=True)
-    start, pieces = None, b""
-    if begin is not None:
-        parameters, pieces = read_start(begin)
-        start = Start(parameters, fresh_pieces)
-        details |= {"begin": portable(str(begin)), "fresh_pieces": fresh_pieces}
-    if start is None or fresh_pieces:
-        pieces = _pieces(recipe, mixture, out)
+    if begin is None:
+        start, pieces = None, _pieces(recipe, mixture, out)
+    else:
+        start, pieces = read_start(begin)
+        details |= {"begin": portable(str(begin))}
     words = word_list(grammar.vocabulary(), sentences)
     write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
     details |= {

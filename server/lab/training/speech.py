@@ -23,7 +23,7 @@ from server.lab.corpora import grammar
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, draw_noise, draw_scene, pad
 from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
-from server.lab.corpora.voices import Voice, draw_voice, speak
+from server.lab.corpora.voices import Voice, draw_sounds, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard
 
 REAL = Ranges(
@@ -67,16 +67,16 @@ class Mixture:
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
     user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
     are joined to strings of up to eight of one speaker, four in ten stay alone, and take ``joined`` of the real share.
-    noises: recordings of what homes sound like when nobody
-    speaks, float32 [S] each. scenes: rooms and microphones of made utterances. voices: who speaks them; none
-    stands for any voice of the base set. waiting: share of utterances with up to 2.5 s of the room before and after the
-    speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing in silence and
-    noise. features: what is kept of the sound."""
+    noises: recordings of what homes sound like when nobody speaks, float32 [S] each. scenes: rooms and microphones of
+    made utterances. voices: who speaks them; none stands for any voice of the base set, half of the time with an accent
+    of its own. waiting: share of utterances with up to 2.5 s of the room before and after the speech; quiet: share of
+    all that hold none, and no text, so that a model learns to hear nothing in silence and noise. features: what
+    is kept of the sound."""
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
-    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.2, "digits": 0.1})
-    sentences_share: float = 0.4
+    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.15, "digits": 0.1})
+    sentences_share: float = 0.3
     recorded: float = 0.3
     joined: float = 0.4
     noises: tuple[Waveform, ...] = ()
@@ -206,8 +206,10 @@ def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
 
 
 def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
-    voices = mixture.voices
-    return voices[generator.integers(len(voices))] if voices else draw_voice("base", generator)
+    if mixture.voices:
+        return mixture.voices[generator.integers(len(mixture.voices))]
+    voice = draw_voice("base", generator)
+    return replace(voice, sounds=draw_sounds(generator)) if generator.random() < 0.5 else voice
 
 
 def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:

@@ -70,3 +70,14 @@ def test_the_label_of_a_confirmed_phrase_is_what_was_heard_for_it(tmp_path: Path
         report = device.learn()
         assert (report.utterances, report.steps, report.cost) == (1, 1, 0.0)
         assert PHRASE in device._model_state.cache.unlisted
+
+
+def test_the_teacher_hears_what_feedback_says_was_meant(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        _, _, example = hear(device)
+        teacher = Teacher(device.base, device.settings.decoding, device._local._open)
+        plain, _ = teacher.hear(device.student.teacher, example)
+        other = next(word for text in plain.texts[1:] for word in text.split() if word not in plain.texts[0].split())
+        meant, _ = teacher.hear(device.student.teacher, example, [other, "\u00e4"])
+        assert other in meant.texts[0].split() and meant.totals[0] > meant.scores[0]
+        assert plain.totals == plain.scores and teacher.hear(device.student.teacher, example, ["\u00e4"])[0] == plain

@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk import Bundle, ChannelSettings, Client, Device, DeviceSettings, Hotword, IdiolectError, LearningSettings
+from device_sdk import Bundle, Client, Device, DeviceSettings, Hotword, IdiolectError, LearningSettings
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
 from device_sdk.hypothesis import Result
 from device_sdk.learning import StepSettings
@@ -42,7 +42,6 @@ SETTINGS = DeviceSettings(
     bounds=ANYTHING,
     learning=LearningSettings(passes=1, wait_seconds=0.0, step=StepSettings(learning_rate=0.05)),
     memory_utterances=32,
-    channel=ChannelSettings(),
 )
 UNLISTED = ("wizardry", "xylophonist", "zugzwang", "zurichsee", "borborygmus")
 """Words that no public list has."""

@@ -125,8 +125,6 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     fields = json.loads(plain)
     if name == "given":
         return _given(plain, bundle)
-    if name == "channel":
-        return set(fields) == {"mean", "seconds"} and len(fields["mean"]) == bundle.features.mel_bins
     listed, unlisted = fields.pop("listed"), fields.pop("unlisted")
     return (
         set(fields) == {"format", "words_digest", "utterances", "pending_utterances"}

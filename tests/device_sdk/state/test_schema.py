@@ -13,7 +13,6 @@ import pytest
 
 from device_sdk import Bundle, Corrected, Device, OfferBounds
 from device_sdk.checkin import aggregation, identity, reports
-from device_sdk.features.channel import Channel
 from device_sdk.state import Store
 from device_sdk.state.schema import TABLES
 from device_sdk.wire.messages import MarginalPlan, RoundOffer, WordPlan
@@ -49,7 +48,6 @@ def state(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Path
             model_state.keep_cache(reports.enqueue_marginals(store, who, offer, plan, OfferBounds(), model_state.cache))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
         aggregation._join(who, model_state, "r2", shares, OfferBounds())
-        model_state.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
         model_state.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
         tell(device, 9, SAID)
         files = {path.name.split(".")[-1] for path in folder.iterdir()}

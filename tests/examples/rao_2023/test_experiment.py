@@ -80,7 +80,7 @@ def test_stages_follow_each_other_and_are_kept(data: Path, tmp_path: Path, tiny_
     assert not begun and all((again[name] == first[name]).all() for name in first)
 
     training = tmp_path / "work" / "stage-2" / "training.json"
-    training.write_text(training.read_text().replace('"blank_lowered_by"', '"stopped"'))
+    training.write_text(training.read_text().replace('"finished"', '"stopped"'))
     train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     (weights,) = begun
     assert any((weights[name] != first[name]).any() for name in first), "the second stage begins with the first's"

@@ -3,7 +3,6 @@
 K: clients of a group; N: examples of each; R = K N rows, client after client."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
@@ -47,25 +46,6 @@ class Task(Protocol):
 
     def errors(self, network: nn.Module, batch: Tensors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Wrong words (or labels) of every example [R], and how many there are of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A population whose examples are in memory: tensors of each client."""
-
-    clients: Sequence[Tensors]
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    def examples(self, client: int) -> int:
-        return len(self.clients[client][0])
-
-    def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
-        if chosen == range(self.examples(client)):
-            return self.clients[client]
-        index = torch.as_tensor(np.asarray(chosen))
-        return tuple(values[index] for values in self.clients[client])
 
 
 def load(network: nn.Module, weights: Mapping[str, Tensor] | Arrays) -> None:

@@ -1,17 +1,15 @@
-"""What can be learned: labels of vectors and sequences, and what was said, by CTC; and its errors.
+"""What can be learned: what was said, by CTC; and its errors.
 
 R: examples; F: feature frames (10 ms); M: mel bins; U: characters."""
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from device_sdk.feedback.distance import edit_distance
 from export.networks.ctc_transformer import Alphabet, CTCTransformer
@@ -19,28 +17,6 @@ from server.lab.simulation.engine.population import Population, Task, Tensors, j
 from server.lab.training.greedy import ctc_greedy
 
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Classification:
-    """A batch is (inputs [R, ...], labels [R] int64)."""
-
-    network: nn.Module
-
-    def losses(self, network: nn.Module, batch: Tensors) -> Tensor:
-        return functional.cross_entropy(network(batch[0]), batch[1], reduction="none")
-
-    def errors(self, network: nn.Module, batch: Tensors) -> tuple[Counts, Counts]:
-        wrong = network(batch[0]).argmax(-1) != batch[1]
-        return wrong.long().numpy(), np.ones(len(wrong), np.int64)
-
-
-def perceptron(sizes: Sequence[int]) -> nn.Module:
-    """Linear layers with rectifiers between."""
-    layers: list[nn.Module] = []
-    for into, out in pairwise(sizes):
-        layers += [nn.Linear(into, out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,15 @@ NETWORKS: Mapping[str, Architecture | StatelessShape] = {**PRESETS, **stateless.
 class Recipe:
     """Everything that decides a run, besides the speech.
 
-    pieces: of the tokenizer (default: the preset's). flat_share, easy_share, ctc_share: shares of the budget at which
-    the flat start on a few clear words, CTC on the same words, and CTC on whole utterances end. helper: weight of CTC
-    beside the RNN-T loss (both per token); phones: that of CTC of the phones, 0 for none. made_augmented,
-    real_augmented: share of the made and of the real utterances whose features are changed at every use, by made_change
-    and real_change; it rises to this over augment_share of the budget. Real recordings are few and come back often, so
-    they are changed more. shard: utterances in a shard; window: shards in an epoch (the newest is fresh). batch: most
-    utterances; seconds: most audio in a batch, padding included. accumulate: batches in a step. clip: largest gradient
-    norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted
+    pieces: of the tokenizer (default: the preset's). flat_share, easy_share, ctc_share, sparse_share: shares of the
+    budget at which the flat start on a few clear words, CTC on the same words, CTC on whole utterances, and RNN-T on a
+    third of the batches end. helper: weight of CTC beside the RNN-T loss (both per token); phones: that of CTC of the
+    phones, 0 for none. made_augmented, real_augmented: share of the made and of the real utterances whose features are
+    changed at every use, by made_change and real_change; it rises to this over augment_share of the budget. Real
+    recordings are few and come back often, so they are changed more. shard: utterances in a shard; window: shards in an
+    epoch (the newest is fresh). batch: most utterances; seconds: most audio in a batch, padding included. accumulate:
+    batches in a step. clip: largest gradient norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
+    snapshot_minutes, watch_steps: when word errors are counted
     on the way. The rest is as in :class:`Settings`."""
 
     preset: str = "small"
@@ -39,6 +40,7 @@ class Recipe:
     flat_share: float = 0.008
     easy_share: float = 0.016
     ctc_share: float = 0.5
+    sparse_share: float = 0.86
     augment_share: float = 0.25
     made_augmented: float = 0.2
     real_augmented: float = 0.4
@@ -94,7 +96,7 @@ class Recipe:
     @property
     def phases(self) -> Phases:
         dtype = torch.bfloat16 if self.bfloat16 else torch.float32
-        return Phases(self.flat_share, self.ctc_share, self.helper, self.phones, self.pruning, dtype)
+        return Phases(self.flat_share, self.ctc_share, self.helper, self.phones, self.pruning, dtype, self.sparse_share)
 
     @property
     def settings(self) -> Settings:

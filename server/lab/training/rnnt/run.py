@@ -14,12 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from device_sdk.bundle import weights as weight_files
-from device_sdk.bundle.architecture import BLANK
 from export.networks.stateless import StatelessTransducer
 from export.zipformer import export_zipformer
 from server.lab.corpora.phones import pronounce
 from server.lab.training.data import Example, moments
-from server.lab.training.rnnt.adaptation import Start
 from server.lab.training.rnnt.learner import new_network
 from server.lab.training.rnnt.recipe import Recipe
 from server.lab.training.rnnt.shards import ShardSampler
@@ -28,8 +26,6 @@ from server.lab.training.speech import Mixture, ShardMaker
 from server.lab.training.trainer import Trainer, append_log, progress_bar, write_atomically
 
 CPU = torch.device("cpu")
-SHYNESS = (0.0, 0.5, 1.0, 1.5, 2.0)
-"""What the blank's bias is tried lower by, nats."""
 
 
 def train_rnnt(
@@ -40,7 +36,7 @@ def train_rnnt(
     watched: Sequence[Example] = (),
     details: Mapping[str, Any] | None = None,
     *,
-    begin: Mapping[str, NDArray[np.floating]] | Start | None = None,
+    begin: Mapping[str, NDArray[np.floating]] | None = None,
     device: torch.device = CPU,
     show: bool = True,
     until: float = math.inf,
@@ -48,32 +44,29 @@ def train_rnnt(
     """Train, or go on from the checkpoint in ``out``. Returns the last line of the log; where ``until``, a time of
     ``time.monotonic()``, comes first, how far it came, with ``finished`` false.
 
-    pieces: the tokenizer's model. begin: parameters and constants of a trained network to go on from; the same pieces
-    are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new.
-    watched: utterances to report word errors on, by source, which are not trained on; those whose source ends with
-    ``.development`` choose the weights that are exported. details: what ``training.json`` should also say. device: to
-    train on. show: a progress bar. Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and
-    checkpoint.safetensors to ``out``; of a Zipformer also the folder ``sherpa``, in sherpa-onnx's layout. Raises
-    LearningError when a gradient is no longer a number."""
+    pieces: the tokenizer's model. begin: parameters and constants of a trained network with these pieces to go on from,
+    by RNN-T at once, the recipe's earlier phases left out. watched: utterances to report word errors on, by source,
+    which are not trained on; those whose source ends with ``.development`` choose the weights that are exported.
+    details: what ``training.json`` should also say. device: to train on. show: a progress bar. Writes
+    weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``; of a Zipformer
+    also the folder ``sherpa``, in sherpa-onnx's layout. Raises LearningError when a gradient is no longer a number."""
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=pieces)
-    start = begin if isinstance(begin, Start) or begin is None else Start(begin)
     network = new_network(recipe.architecture, recipe.dropout)
-    transducer = start is not None and not start.fresh_pieces
     pronunciations = pronounce(mixture.words()) if recipe.phones else None
     phones = 0 if pronunciations is None else len(pronunciations.symbols)
-    task = RnntTask(network, tokenizer, recipe.phases, begun=start is not None, transducer=transducer, phones=phones)
-    if start is not None:
-        network.from_parameters(start.parameters_for(recipe.architecture, recipe.seed))
+    task = RnntTask(network, tokenizer, recipe.phases, begun=begin is not None, phones=phones)
+    if begin is not None:
+        network.from_parameters(begin)
     write_atomically(out / "tokenizer.model", pieces)
     result = _Result(task, out, {**(details or {}), "recipe": asdict(recipe)})
     with ExitStack() as stack:
         torch.set_flush_denormal(True)  # denormal numbers slow training down
         stack.callback(torch.set_flush_denormal, False)
         maker = stack.enter_context(ShardMaker(out / "speech", mixture, recipe.seed, recipe.shard))
-        if start is None and not (out / "checkpoint.safetensors").exists():
+        if begin is None and not (out / "checkpoint.safetensors").exists():
             mean, scale = moments(maker.window(0, 1))
             network.mean.copy_(torch.from_numpy(mean))
             network.scale.copy_(torch.from_numpy(scale))
@@ -108,26 +101,14 @@ class _Result:
 
 
 def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
-    """Set the blank's bias, round to float16, count word errors and export what the trainer has chosen. Returns the
-    log's last line. The bias is lowered by what makes fewest word errors on the development utterances, if there are
-    any: trained through noise and masks, a small transducer is shy, most of its errors are words left out."""
+    """Round to float16, count word errors and export what the trainer has chosen. Returns the log's last line."""
     task = result.task
-    bias, shyness = task.module.network.joiner_output.bias.data, 0.0
-    before = bias.clone()
-    if task.transducer and any(example.source.endswith(".development") for example in trainer.watched):
-        tried: dict[float, float] = {}
-        for nats in SHYNESS:
-            bias[BLANK] = before[BLANK] - nats
-            rates = trainer.errors(".development").values()
-            tried[nats] = sum(rates) / len(rates)
-        shyness = min(tried, key=lambda nats: tried[nats])
-    bias[BLANK] = before[BLANK] - shyness
     half = {name: value.astype(np.float16) for name, value in task.weights().items()}
     task.module.network.from_parameters({name: value.astype(np.float32) for name, value in half.items()})
-    record = {**trainer.at.record, "blank_lowered_by": shyness}
+    record = {"finished": True, **trainer.at.record}
     if trainer.watched:
         record["wer"] = trainer.errors()
-    append_log(result.out / "log.jsonl", {"finished": True, **record})
+    append_log(result.out / "log.jsonl", record)
     result.export(record)
     if isinstance(network := task.module.network, StatelessTransducer):
         pieces = [task.tokenizer.id_to_piece(piece) for piece in range(task.tokenizer.get_piece_size())]

@@ -25,8 +25,9 @@ from server.lab.training.trainer import Loss, Task
 @dataclass(frozen=True, slots=True)
 class Phases:
     """When a recognizer is trained by what, as shares of the budget. flat: up to here by a guess of where each token
-    is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC (both per token). Ramesh et al. 2023 train by
-    RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is that. phones: weight of CTC of the phones, where
+    is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC (both per token); sparse: up to here a batch in
+    three by that, the others by CTC, which takes half of the time. Ramesh et al. 2023 train by RNN-T alone, which takes
+    far more steps to begin with; (0, 0, 0) is that. phones: weight of CTC of the phones, where
     a task has them. pruning, dtype: see :func:`export.losses.rnnt.rnnt_loss`."""
 
     flat: float = 0.1
@@ -35,6 +36,7 @@ class Phases:
     phones: float = 0.4
     pruning: float = 1e-4
     dtype: torch.dtype = torch.float32
+    sparse: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.flat <= self.ctc <= 1 or self.helper < 0 or self.phones < 0:
@@ -45,9 +47,9 @@ class Phases:
 
 
 class RnntTask(Task[Batch]):
-    """Flat start, CTC, then RNN-T with CTC as a helper. begun: whether the network has been trained, so that there is
-    no flat start; transducer: whether it is trained by RNN-T from the beginning; phones: how many its batches name,
-    blank included. Raises DataError for a tokenizer of another size than the network's."""
+    """Flat start, CTC, then RNN-T with CTC as a helper. begun: whether the network has been trained, so that RNN-T is
+    all that there is; phones: how many its batches name, blank included. Raises DataError for a tokenizer of another
+    size than the network's."""
 
     module: Learner
 
@@ -58,14 +60,13 @@ class RnntTask(Task[Batch]):
         phases: Phases = Phases(),
         *,
         begun: bool = False,
-        transducer: bool = False,
         phones: int = 0,
     ) -> None:
         pieces = network.architecture.pieces
         if tokenizer.get_piece_size() != pieces:
             raise DataError(f"tokenizer: {tokenizer.get_piece_size()} pieces, expected {pieces} as the network has")
         self.tokenizer, self.phases = tokenizer, phases
-        self.begun, self.transducer = begun, transducer or phases.ctc == 0.0
+        self.begun, self.transducer = begun, begun or phases.ctc == 0.0
         self.module = Learner(network, phones)
         letters = [len(tokenizer.id_to_piece(index).strip("\u2581")) for index in range(pieces)]
         self.letters = torch.tensor(letters, dtype=torch.float32).clamp(min=1.0)
@@ -80,9 +81,9 @@ class RnntTask(Task[Batch]):
             total, count = learner.flat_loss(hidden, batch, self.letters)
             return Loss(total, count, {"flat": float(total.detach())})
         losses: dict[str, Tensor] = {}
-        if self.transducer:
+        if self.transducer and (progress >= phases.sparse or int(batch.lengths.sum()) % 3 == 0):
             losses["rnnt"] = learner.rnnt_loss(hidden, batch, phases.dtype, phases.pruning)
-        if not self.transducer or phases.helper:
+        if not losses or phases.helper:
             losses["ctc"] = learner.ctc_loss(hidden, batch)
         total = losses["rnnt"] + phases.helper * losses["ctc"] if len(losses) == 2 else next(iter(losses.values()))
         if learner.phone_output is not None:

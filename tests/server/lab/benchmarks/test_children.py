@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.errors import IdiolectError
-from server.lab.benchmarks import bench_peers, cohort
-from server.lab.benchmarks.children import peer_interpreter, run_child, run_peer
+from server.lab.benchmarks.children import peer_interpreter, run_child, run_peers
 
 
 def test_a_child_answers_or_fails_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,28 +27,16 @@ def test_a_child_answers_or_fails_by_name(tmp_path: Path, monkeypatch: pytest.Mo
 def test_peers_are_named_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("IDIOLECT_PEERS", raising=False)
-    assert run_peer("cohort", ()) is None and "make peers" in capsys.readouterr().err
+    assert run_peers(1, 1, 1, 1) is None and "make peers" in capsys.readouterr().err
     python = tmp_path / "python"
     python.touch()
     monkeypatch.setenv("IDIOLECT_PEERS", str(python))
     assert peer_interpreter() == python
 
 
-def test_the_network_is_the_peers() -> None:
-    ours, theirs = cohort._engine(1, 2, 2).task.network, bench_peers.network()
-    assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("call", "arguments", "names"),
-    [
-        ("aggregation", (10_000, 4, 5, 2), {"flwr", "pfl"}),
-        ("cohort", (2, 3, 0), {"1", "5"}),
-    ],
-)
-def test_the_peers_run_where_they_are_installed(call: str, arguments: tuple[int, ...], names: set[str]) -> None:
+def test_the_peers_run_where_they_are_installed() -> None:
     if peer_interpreter() is None:
         pytest.skip("no peers here; run: make peers")
-    answer = run_peer(call, arguments)
-    assert answer is not None and answer.keys() == names
+    answer = run_peers(10_000, 4, 5, 2)
+    assert answer is not None and answer.keys() == {"flwr", "pfl"}

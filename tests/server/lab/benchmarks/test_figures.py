@@ -25,7 +25,6 @@ from server.lab.corpora.roles import ROLES
 
 SMALL: dict[str, dict[str, Any]] = {
     "aggregate": {"VALUES": 40_000},
-    "cohort": {"SECONDS": 0.0, "COHORT": 2, "FEW": 60, "MANY": 120},
     "rescore": {"RUNS": 2, "COUNTS": 200},
     "rnnt_loss": {"ON_CPU": {"utterances": 2, "frames": 20, "tokens": 4, "pieces": 16, "joiner": 8}, "TURNS": 3},
     "train": {"ON_CPU": {"preset": "tiny", "utterances": 2, "frames": 60, "tokens": 4, "steps": 2}},

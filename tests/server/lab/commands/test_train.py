@@ -117,7 +117,6 @@ def test_words_writes_a_list_with_its_coverage(text: dict[str, Path], tmp_path: 
         ("rnnt --steps 1 --data tapes:/nowhere", "expected one of"),
         ("rnnt --steps 1 --data made:base", "expected recordings"),
         ("rnnt --steps 1 --text /nowhere.txt", "no such text file"),
-        ("rnnt --fresh-pieces", "found no network to begin with"),
         ("rnnt --peak 0", "peak: found 0.0"),
         ("ngram --words words.txt --cutoffs one", "--cutoffs"),
         ("ngram --words words.txt --tokenizer none.model", "none.model: no such tokenizer"),

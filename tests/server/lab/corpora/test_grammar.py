@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import read_slots
 from server.lab.corpora import grammar
-from server.lab.corpora.grammar import COMMANDS, EVERYDAY, Profile, lexicon, profile, sample, split_of, vocabulary
-from server.lab.corpora.patterns import Grammar, expand, parsed, read_grammar
-
-GRAMMARS = pytest.mark.parametrize("said", [COMMANDS, EVERYDAY], ids=["commands", "everyday"])
+from server.lab.corpora.grammar import COMMANDS, Profile, lexicon, profile, sample, split_of, vocabulary
+from server.lab.corpora.patterns import expand, parsed, read_grammar
 
 
 @settings(max_examples=200, deadline=None)
@@ -21,22 +19,21 @@ GRAMMARS = pytest.mark.parametrize("said", [COMMANDS, EVERYDAY], ids=["commands"
     st.integers(0, 2**32),
     st.sampled_from(["base", "devices", "heldout", None]),
     st.booleans(),
-    st.sampled_from([COMMANDS, EVERYDAY]),
 )
-def test_labels_are_what_the_longest_matches_read(seed: int, split, personal: bool, said: Grammar) -> None:
+def test_labels_are_what_the_longest_matches_read(seed: int, split, personal: bool) -> None:
     generator = np.random.default_rng(seed)
-    command = sample(generator, split, profile(generator, said) if personal else None, said)
-    assert dict(read_slots(command.text, lexicon(said))) == command.slots
-    assert len(read_slots(command.text, lexicon(said))) == len(command.slots)
+    command = sample(generator, split, profile(generator) if personal else None)
+    assert dict(read_slots(command.text, lexicon())) == command.slots
+    assert len(read_slots(command.text, lexicon())) == len(command.slots)
     assert split is None or split_of(command.text) == split
-    assert set(command.text.split()) <= set(vocabulary(said)) and command.intent in said.intents
+    assert set(command.text.split()) <= set(vocabulary()) and command.intent in COMMANDS.intents
 
 
-@GRAMMARS
-def test_words_are_plain_values_belong_to_one_type_and_every_pattern_can_be_said(said: Grammar) -> None:
+def test_words_are_plain_values_belong_to_one_type_and_every_pattern_can_be_said() -> None:
+    said = COMMANDS
     values = [value for name, held in said.values.items() if not name.startswith("digit") for value in held]
     assert len(set(values)) == len(values) and set(said.open) <= set(said.values)
-    words = vocabulary(said)
+    words = vocabulary()
     assert 900 <= len(words) <= 1_700 and all(set(word) <= set("abcdefghijklmnopqrstuvwxyz'") for word in words)
     generator = np.random.default_rng(0)
     for pattern in (pattern for intent in said.intents.values() for pattern in intent.patterns):
@@ -46,7 +43,7 @@ def test_words_are_plain_values_belong_to_one_type_and_every_pattern_can_be_said
 def test_labels_are_mostly_what_was_drawn() -> None:
     """A sentence whose words read as two slots of one type is not said; it should be rare."""
     generator = np.random.default_rng(0)
-    drawn = [grammar._draw(intent, generator, None, EVERYDAY).text for intent in EVERYDAY.intents for _ in range(60)]
+    drawn = [grammar._draw(intent, generator, None, COMMANDS).text for intent in COMMANDS.intents for _ in range(60)]
     assert drawn.count("") < 0.01 * len(drawn) and len(set(drawn)) > 0.6 * len(drawn)
 
 
@@ -58,7 +55,7 @@ def test_other_splits_also_say_forms_and_values_that_base_training_never_hears()
         assert all(value is None or split_of(value) == "base" for value in heard)
         said = [command.slots[slot_type] for command in other if slot_type in command.slots]
         assert 0.05 < sum(split_of(value) != "base" for value in said) / len(said) < 0.4
-    forms = {grammar._taught(command, EVERYDAY) for command in base}, [grammar._taught(c, EVERYDAY) for c in other]
+    forms = {grammar._taught(command, COMMANDS) for command in base}, [grammar._taught(c, COMMANDS) for c in other]
     assert forms[0] == {True} and 0.4 < np.mean(forms[1]) < 0.9
     assert any(len(command.slots) == len(command.text.split()) == 4 for command in base), "strings of digits stay whole"
 
@@ -75,11 +72,11 @@ def test_splits_keep_their_shares_and_never_change() -> None:
 
 def test_a_profile_makes_speech_repeat_itself_and_repeats_with_its_seed() -> None:
     generator = np.random.default_rng(2)
-    person = profile(generator, COMMANDS)
-    own = [sample(generator, "devices", person, COMMANDS) for _ in range(300)]
-    anyone = [sample(generator, "devices", grammar=COMMANDS) for _ in range(300)]
+    person = profile(generator)
+    own = [sample(generator, "devices", person) for _ in range(300)]
+    anyone = [sample(generator, "devices") for _ in range(300)]
     words, usual = ({word for command in each for word in command.text.split()} for each in (own, anyone))
-    assert len(words) < 0.7 * len(usual)
+    assert len(words) < 0.75 * len(usual)
     said = [value for command in own for name, value in command.slots.items() if name in person.favourites]
     favourites = {value for values in person.favourites.values() for value in values}
     assert sum(value in favourites for value in said) > 0.5 * len(said)
@@ -103,13 +100,12 @@ def test_broken_patterns_are_refused(pattern: str) -> None:
         parsed(COMMANDS, pattern)
 
 
-def test_a_grammar_is_read_over_another_one_and_values_are_all_that_their_patterns_say(tmp_path: Path) -> None:
+def test_values_are_all_that_their_patterns_say(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(
         'open = ["hour"]\n[rules]\nhalf = "(half|quarter)"\n[intents.stop]\nweight = 1\npatterns = ["stop"]\n'
         '[values]\nhour = ["[<half> past] (one|two)", "one", "noon"]\n'
     )
-    own = read_grammar(path, COMMANDS)
+    own = read_grammar(path)
     hours = ("one", "two", "half past one", "half past two", "quarter past one", "quarter past two", "noon")
-    assert own.values["hour"] == hours and own.open == ("hour",)
-    assert own.intents.keys() == COMMANDS.intents.keys() | {"stop"} and own.values["size"] == COMMANDS.values["size"]
+    assert own.values == {"hour": hours} and own.open == ("hour",) and own.intents.keys() == {"stop"}

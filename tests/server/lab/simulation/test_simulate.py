@@ -14,7 +14,6 @@ from fastapi.testclient import TestClient
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
 from device_sdk.errors import CheckInError, ConfigurationError, StateError
-from device_sdk.features import ChannelSettings
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from server.app import create_app
@@ -134,10 +133,9 @@ def test_feedback_is_what_an_app_could_see(said: Utterance, result: Result, cond
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_a_condition_allows_what_it_says(condition: Condition) -> None:
-    settings = device_settings(condition, ChannelSettings())
+    settings = device_settings(condition)
     assert settings.use_marginals == settings.share_marginals == condition.marginals
     assert settings.learn == settings.share_deltas == condition.learning
-    assert (settings.channel is not None) == condition.learning
     if condition.reports:
         plans = round_settings(condition, 5)
         assert (plans.marginals is not None) == condition.marginals and (plans.deltas is not None) == condition.learning

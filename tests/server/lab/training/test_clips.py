@@ -101,6 +101,9 @@ def test_phases_follow_the_budget_survive_a_stop_and_have_an_order() -> None:
     other = transducer(Phases(0.1, 0.5, 0.2))
     other.restore(task.state())
     assert other.transducer and set(transducer(Phases(0, 0, 0)).loss(batch, 0.0).parts) == {"rnnt"}
+    batch.lengths[0] += -int(batch.lengths.sum()) % 3 - 1
+    sparse = transducer(Phases(0, 0, 0.2, sparse=0.5))
+    assert [set(sparse.loss(batch, progress).parts) for progress in (0.4, 0.5)] == [{"ctc"}, {"rnnt", "ctc"}]
     with pytest.raises(ConfigurationError, match=r"flat=0\.5, ctc=0\.1"):
         Phases(0.5, 0.1)
 

@@ -1,16 +1,59 @@
 """Small networks of every kind of layer, with clients that hold different numbers of examples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformer, CTCTransformerShape
-from server.lab.simulation.engine.population import Held, Task
-from server.lab.simulation.engine.tasks import Classification, SpeechCTC, perceptron
+from server.lab.simulation.engine.population import Drawing, Task, Tensors
+from server.lab.simulation.engine.tasks import SpeechCTC
 
 LABELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A population whose examples are in memory: tensors of each client."""
+
+    clients: Sequence[Tensors]
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def examples(self, client: int) -> int:
+        return len(self.clients[client][0])
+
+    def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
+        index = torch.as_tensor(np.asarray(chosen))
+        return tuple(values[index] for values in self.clients[client])
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """A batch is (inputs [R, ...], labels [R] int64)."""
+
+    network: nn.Module
+
+    def losses(self, network: nn.Module, batch: Tensors) -> Tensor:
+        return functional.cross_entropy(network(batch[0]), batch[1], reduction="none")
+
+    def errors(self, network: nn.Module, batch: Tensors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        wrong = network(batch[0]).argmax(-1) != batch[1]
+        return wrong.long().numpy(), np.ones(len(wrong), np.int64)
+
+
+def perceptron(sizes: Sequence[int]) -> nn.Module:
+    """Linear layers with rectifiers between."""
+    layers: list[nn.Module] = []
+    for into, out in pairwise(sizes):
+        layers += [nn.Linear(into, out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class Seer(nn.Module):

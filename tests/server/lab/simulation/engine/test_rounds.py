@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError, DataError, PrivacyError
 from server.aggregation import deltas, optimizers
-from server.lab.simulation.engine.population import Arrays, Held, Task, cohort, reassign
+from server.lab.simulation.engine.population import Arrays, Task, cohort, reassign
 from server.lab.simulation.engine.population import load as put
 from server.lab.simulation.engine.rounds import apply, engine, init, parameters
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork, Privacy, Way
@@ -19,7 +19,7 @@ from server.lab.simulation.engine.state import State, add_noise, charge, load, s
 from server.lab.simulation.engine.tasks import evaluate, summary
 from server.plans.round import OptimizerSettings
 from server.privacy.composition import Spent, compose
-from tests.server.lab.simulation.engine.networks import made
+from tests.server.lab.simulation.engine.networks import Held, made
 
 SIZE = 6
 KEY = bytes(32)

@@ -11,11 +11,10 @@ from torch import nn
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import clip
 from server.lab.simulation.engine.layers import Tape, obstacle
-from server.lab.simulation.engine.population import Held, Task, steps
+from server.lab.simulation.engine.population import Task, steps
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
-from server.lab.simulation.engine.tasks import Classification, perceptron
 from server.lab.simulation.engine.workers import Ghost, Group, Grouped, Loop, Sent, worker
-from tests.server.lab.simulation.engine.networks import KINDS, made
+from tests.server.lab.simulation.engine.networks import KINDS, Classification, Held, made, perceptron
 
 CLIENTS = 5
 
