@@ -116,7 +116,7 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
     if (ROOT / "device_sdk" / "bundle" / "default").is_dir():
         assert "usage" in run(python, ROOT / "examples" / "assistant.py", "--help", cwd=app)
         assert run(program, "bundle", "verify", cwd=app)
-        assert "large mocha" in run(program, "transcribe", "--sample", cwd=app)
+        assert "large mocha" in run(program, "transcribe", "--sample", cwd=app, COLUMNS="120")
         (lines,) = blocks("python", "README.md")
         assert "LearningReport" in run(python, "-c", lines, cwd=app)
     (app / "server.py").write_text("raise RuntimeError('the app has its own')\n", "utf-8")

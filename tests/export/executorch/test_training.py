@@ -144,8 +144,9 @@ def lived(state, bundle, settings, sounds):
     """(report, delta, texts afterwards, training session) of a new device that hears and learns, masks seeded."""
     with Device.open(state, bytes(32), bundle, settings) as device:
         device._local._generator = np.random.default_rng(0)
+        said = ("set a timer", "set a timer for twenty five minutes and remind me to water the plants", "set a timer")
         for number, sound in enumerate(sounds):
-            device.feedback(device.recognize(sound, 16_000), Accepted() if number % 2 else Corrected("set a timer"))
+            device.feedback(device.recognize(sound, 16_000), Accepted() if number % 2 else Corrected(said[number // 2]))
         report, student = device.learn(), device.student.weights
         delta = np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student])
         texts = [device.recognize(sound, 16_000).text for sound in sounds]
