@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.bundle.streaming import StreamingArchitecture
 from device_sdk.checks import check_type
 from device_sdk.decoding.contextual_biasing import Guide, Ngram
@@ -47,7 +48,6 @@ class Model:
         self.transducer: Transducer = open_transducer(bundle, threads, precision) if transducer is None else transducer
         self.frame_seconds = frame_seconds(self.transducer, self.features)
         self._ngram = search_ngram(bundle, settings)
-        self._guide = None if self._ngram is None else Guide(None, self._ngram)
 
     @property
     def model_version(self) -> str:
@@ -56,9 +56,7 @@ class Model:
 
     def guide(self, hotwords: Hotwords | None) -> Guide | None:
         """What a search follows besides the transducer; None for nothing."""
-        if hotwords is None or not hotwords.phrases:
-            return self._guide
-        return hotwords.guide(self.tokenizer, self._ngram)
+        return search_guide(hotwords, self.tokenizer, self._ngram)
 
 
 def search_ngram(bundle: Bundle, settings: DecodingSettings) -> Ngram | None:
@@ -67,3 +65,10 @@ def search_ngram(bundle: Bundle, settings: DecodingSettings) -> Ngram | None:
     if not weights.search_ngram or bundle.piece_ngram is None or settings.beam == 1 or settings.search != "sum":
         return None
     return Ngram(bundle.piece_ngram, weights.search_ngram, weights.search_bonus)
+
+
+def search_guide(hotwords: Hotwords | None, tokenizer: Tokenizer, ngram: Ngram | None) -> Guide | None:
+    """What follows both, or one of them; None for nothing."""
+    if hotwords is not None and hotwords.phrases:
+        return hotwords.guide(tokenizer, ngram)
+    return None if ngram is None else Guide(None, ngram)

@@ -147,7 +147,8 @@ def _label(
         if isinstance(judgement, Rating) and judgement.value > 0.5:
             return 0, 2.0 * judgement.value - 1.0
         return None, 0.0
-    if taught is None or candidates.costs[taught] > candidates.costs.min() + 1e-6 or not _cheapest(candidates):
-        taught = _cheapest(candidates)
+    cheapest = _cheapest(candidates)
+    if taught is None or cheapest == 0 or candidates.costs[taught] > candidates.costs.min() + 1e-6:
+        taught = cheapest
     nats = float(candidates.nlls[taught]) / max(1, len(candidates.tokens[taught]))
     return taught, (1.0 - float(candidates.costs[taught])) * (taught == 0 or nats <= settings.most_nats)

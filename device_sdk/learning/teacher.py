@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, beam
-from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.hotwords import Hotwords
-from device_sdk.decoding.model import search_ngram
+from device_sdk.decoding.model import search_guide, search_ngram
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.stream import decoded, frame_seconds
 from device_sdk.hypothesis import Hypothesis
@@ -60,9 +59,9 @@ class Teacher:
         usable = len(features) // factor
         features = np.ascontiguousarray(features[: usable * factor])
         tokenizer = self._bundle.tokenizer
-        meant = [phrase for phrase in meant if set(phrase) <= {" ", *tokenizer.letters}]
-        guide = Guide(Hotwords.build(meant, _KNOWN).in_pieces(tokenizer) if meant else None, self._ngram)
-        paths = beam.paths(decoded(features, transducer, frame, settings, guide if meant or self._ngram else None))
+        known = [phrase for phrase in meant if tokenizer.letters.issuperset(phrase.replace(" ", ""))]
+        guide = search_guide(Hotwords.build(known, _KNOWN) if known else None, tokenizer, self._ngram)
+        paths = beam.paths(decoded(features, transducer, frame, settings, guide))
         seconds, spellings = frame * usable, example.spellings
         found = distinct(paths, tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
 

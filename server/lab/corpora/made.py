@@ -11,7 +11,7 @@ from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, dra
 from server.lab.corpora.grammar import Command, Profile, Split, lexicon, profile, sample
 from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
-from server.lab.corpora.voices import Voice, draw_voices, speak
+from server.lab.corpora.voices import REGIONAL, Voice, draw_voices, speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def draw_people(
     seed: int,
     ranges: Ranges = GENTLE,
     with_profiles: bool = True,
-    regional: float = 0.75,
+    regional: float = REGIONAL,
 ) -> tuple[Person, ...]:
     """People of a voice set, no two with the same variant while variants last. regional: see
     :func:`server.lab.corpora.voices.draw_voice`. The same for the same arguments."""

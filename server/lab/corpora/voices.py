@@ -30,6 +30,8 @@ from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
 MAINSTREAM_ACCENTS = ("en-us", "en-gb", "en-gb-x-rp")
+REGIONAL = 0.75
+"""How often a voice that is not of the base set has a regional accent."""
 REGIONAL_ACCENTS = ("en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-us-nyc")
 
 VARIANTS: Mapping[Role, tuple[str, ...]] = {
@@ -97,7 +99,7 @@ def accents_of(voice_set: Role) -> tuple[str, ...]:
 
 
 def draw_voice(
-    voice_set: Role, generator: np.random.Generator, variant: str | None = None, regional: float = 0.75
+    voice_set: Role, generator: np.random.Generator, variant: str | None = None, regional: float = REGIONAL
 ) -> Voice:
     """A random voice of a set. regional: how often those of other sets than base have a regional accent."""
     check_choice("voice set", voice_set, tuple(VARIANTS))
@@ -124,7 +126,7 @@ def draw_sounds(generator: np.random.Generator) -> tuple[tuple[str, str], ...]:
 
 
 def draw_voices(
-    voice_set: Role, count: int, generator: np.random.Generator, regional: float = 0.75
+    voice_set: Role, count: int, generator: np.random.Generator, regional: float = REGIONAL
 ) -> tuple[Voice, ...]:
     """``count`` voices of a set, each with its own variant as long as the set has variants left."""
     variants = VARIANTS[voice_set]

@@ -60,8 +60,8 @@ favourite names, songs and so on of its own. In the meetings of ICSI's series on
 word (-1.37); the past of a made person, from 200 words on, takes the packaged unigram's 9.46 to 8.11 (-1.35)."""
 
 REGIONAL = 0.0
-"""How often a made person has a regional accent: of those that training never heard the packaged model hears two words
-in three wrongly, and nobody would go on talking to it."""
+"""How often a made person has a regional accent: of those that training never heard the packaged model hears 40 to
+75 % of the words wrongly, and few would go on talking to it."""
 
 MADE = {"devices": 6, "each": 10, "heldout": 3, "heldout_each": 12}
 
