@@ -368,6 +368,9 @@ class Device:
                 )
             self._recent.clear()
             self._store.close()
+            # They hold each other: without this their memory would wait for the garbage collector.
+            self._loaded = None
+            self._local.release()
         log.debug("closed")
 
     def __enter__(self) -> Self:

@@ -51,6 +51,10 @@ class LocalLearning:
             return None
         return f"a step takes {least / 1e6:.0f} MB at least, and {budget_bytes / 1e6:.0f} MB are allowed"
 
+    def release(self) -> None:
+        """Closes the sessions."""
+        self._training = self._teacher = self._judge = None
+
     def forget_evidence(self) -> None:
         """The guard begins with none: what it would fall back on is gone, or not to be told of."""
         self._judge = None

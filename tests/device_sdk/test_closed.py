@@ -1,8 +1,11 @@
 """A closed device, and its sessions, say so whatever is asked of them."""
 
 import asyncio
+import gc
 import inspect
+import weakref
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,3 +81,20 @@ def test_a_closed_device_and_its_sessions_say_what_to_do(closed: tuple[Device, l
     device, sessions = closed
     with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
         CALLS[call](device) if call in CALLS else SESSION_CALLS[call](sessions[list(SESSION_CALLS).index(call)])
+
+
+def test_a_closed_device_is_freed_at_once(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """An app that opens one after the other would hold the sessions of many until the garbage collector comes by."""
+    gc.disable()
+    try:
+        device = Device.open(tmp_path, KEY, tiny_bundle)
+        device.feedback(device.recognize(SOUND, 16_000), Corrected("lights on"))
+        assert device.learn().steps
+        assert device._loaded is not None
+        held = [device, device._loaded[1].transducer, device._local._training, device._local._teacher[1]]  # type: ignore[index]
+        alive = [weakref.ref(each) for each in held]
+        device.close()
+        del device, held
+        assert not any(each() for each in alive)
+    finally:
+        gc.enable()

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from device_sdk.bundle import Bundle
 from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
@@ -39,6 +41,8 @@ LEARNING = LearningSettings(subset="acoustic", passes=4, confirmation=1.0, step=
 """Of every device: four bold steps an utterance, since a round has few."""
 DELTAS = DeltaPlan(clip_norm=2.0, noise_stddev=5e-5)
 MARGINALS = MarginalPlan(epsilon=2.0)
+CORRECTED = 0.2
+"""How often a user without slots to fill types what was meant."""
 OVER = {"published", "abandoned"}
 BOUNDS = OfferBounds(clip_norm=math.inf, least_noise=0.0, marginals_epsilon=math.inf, deltas_epsilon=math.inf)
 """Nobody is behind a simulated device: a fleet finds out what any noise does, and the report tells its epsilon. With
@@ -181,7 +185,7 @@ def hear(device: Device, voice: Participant, number: int, task: Task) -> Iterato
     condition, lexicon = task.condition, task.population.lexicon
     for recording in voice.rounds[number]:
         result, outcome = _recognize(device, recording, voice, number, lexicon)
-        signal = saw(recording, result, lexicon, condition)
+        signal = saw(recording, result, lexicon, condition, task.seed)
         if condition.reports and signal is not None:
             begin = time.perf_counter()
             device.feedback(result.utterance_id, signal)
@@ -208,16 +212,22 @@ def _recognize(
     return result, score(said, result.text, lexicon, voice.name, number, audio.size / SAMPLE_RATE, taken)
 
 
-def saw(recording: Utterance, result: Result, lexicon: SlotLexicon | None, condition: Condition) -> Signal | None:
-    """What an app would see its user do. With labelled slots: the request that was carried out in the end. Without:
-    whether the user went on with what was served or cancelled it. Only the supervised yardstick is told the words."""
+def saw(
+    recording: Utterance, result: Result, lexicon: SlotLexicon | None, condition: Condition, seed: int
+) -> Signal | None:
+    """What an app would see its user do. With labelled slots: the request that was carried out in the end. Without: the
+    user goes on with what was heard rightly, else cancels it, or corrects it, for a share ``CORRECTED`` of the
+    utterances that the seed draws. Only the supervised yardstick is told the words of all."""
     if condition.supervised:
         return Corrected(recording.text) if recording.text else None
     if recording.slots is not None and lexicon is not None:
         return Semantics(recording.slots, lexicon)
     if recording.text is None:
         return None
-    return Accepted() if result.text == recording.text else Cancelled()
+    if result.text == recording.text:
+        return Accepted()
+    corrects = np.random.default_rng([seed, *recording.id.encode()]).random() < CORRECTED
+    return Corrected(recording.text) if corrects else Cancelled()
 
 
 def _new_recognizer(bundle: Bundle, server: ServerProcess | None, condition: Condition) -> Recognizer:

@@ -124,7 +124,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> mean, std and values per seed."""
+    """condition -> "wer" | "slot_error" -> "all" | "later" | "last" | "heldout" -> mean, std and values per seed."""
 
     def of(condition: str, kind: Kind, keep: Callable[[Outcome], bool]) -> dict[str, Any]:
         own = sorted((run for run in runs if run.condition == condition), key=lambda run: run.seed)
@@ -134,9 +134,9 @@ def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, A
 
 
 def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> its difference from frozen, as JSON of
-    :class:`server.lab.statistics.Difference`, with a 95 % interval. Paired by utterance, voices resampled; all seeds'
-    utterances of one voice stay together. None where there is only one voice, or frozen makes no error."""
+    """condition -> "wer" | "slot_error" -> "all" | "later" | "last" | "heldout" -> its difference from frozen, as
+    JSON of :class:`server.lab.statistics.Difference`, with a 95 % interval. Paired by utterance, voices resampled; all
+    seeds' utterances of one voice stay together. None where there is only one voice, or frozen makes no error."""
 
     def of(condition: str, kind: Kind, keep: Callable[[Outcome], bool]) -> dict[str, Any] | None:
         before, after = (
@@ -155,6 +155,7 @@ def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict
 def _tables(conditions: Sequence[str], rounds: int, of: Callable[..., Any]) -> dict[str, dict[str, dict[str, Any]]]:
     parts: dict[str, Callable[[Outcome], bool]] = {
         "all": lambda outcome: not outcome.held_out,
+        "later": lambda outcome: outcome.round > 0,
         "last": lambda outcome: outcome.round == rounds - 1,
         "heldout": lambda outcome: outcome.held_out,
     }

@@ -63,6 +63,9 @@ REGIONAL = 0.0
 """How often a made person has a regional accent: of those that training never heard the packaged model hears 40 to
 75 % of the words wrongly, and few would go on talking to it."""
 
+IN_ORDER = frozenset({"librispeech"})
+"""Corpora whose speakers go on where they were: of a book read aloud, whose people come again. Others are shuffled."""
+
 MADE = {"devices": 6, "each": 10, "heldout": 3, "heldout_each": 12}
 
 
@@ -146,14 +149,13 @@ def _sentences(person: Person, split: Split, number: int, utterances: int, seed:
 
 
 def _voices_of(corpus: Corpus, seed: int, shape: Shape, role: Mapping[str, Role]) -> tuple[_Voices, _Voices]:
-    """Speakers of real recordings, devices and held-out ones; where all have one role, one of them takes the other."""
+    """Speakers of real recordings, devices and held-out ones; where all have one role, one of them takes the other,
+    under every seed the next."""
     devices, heldout = ([name for name in corpus.speakers if role[name] == each] for each in UNHEARD)
     if not heldout and len(devices) > 1:
-        heldout = [max(devices, key=_position)]
-        devices.remove(heldout[0])
+        heldout = [devices.pop(seed % len(devices))]
     if not devices and len(heldout) > 1:
-        devices = [min(heldout, key=_position)]
-        heldout.remove(devices[0])
+        devices = [heldout.pop(seed % len(heldout))]
     if not devices or not heldout:
         raise DataError(
             f"{corpus.name}: {len(corpus.speakers)} voices that are not in base training; expected at least two, one "
@@ -162,7 +164,8 @@ def _voices_of(corpus: Corpus, seed: int, shape: Shape, role: Mapping[str, Role]
 
     def talk(name: str, most: int | None, rounds: int) -> tuple[str, list[list[Utterance]]]:
         own = corpus.of_speakers(name).utterances
-        said = [own[index] for index in np.random.default_rng([seed, *name.encode()]).permutation(len(own))][:most]
+        order = np.random.default_rng([seed, *name.encode()]).permutation(len(own))
+        said = [own[index] for index in (range(len(own)) if kind_of(corpus.name) in IN_ORDER else order)][:most]
         bounds = [round(len(said) * number / rounds) for number in range(rounds + 1)]
         return name, [said[start:end] for start, end in pairwise(bounds)]
 
@@ -171,8 +174,3 @@ def _voices_of(corpus: Corpus, seed: int, shape: Shape, role: Mapping[str, Role]
         [talk(name, most, shape.rounds) for name in devices[: shape.devices]],
         [talk(name, shape.heldout_each, 1) for name in heldout[: shape.heldout]],
     )
-
-
-def _position(speaker: str) -> float:
-    digest = hashlib.blake2b(speaker.encode(), digest_size=8, person=b"idiolect voice").digest()
-    return int.from_bytes(digest, "big") / 2**64

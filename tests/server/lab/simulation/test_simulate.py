@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def found(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 def test_the_json_has_the_form_that_others_read(found: dict[str, Any]) -> None:
     assert set(found["conditions"]) == set(BY_NAME)
-    parts = {"all", "last", "heldout"}
+    parts = {"all", "later", "last", "heldout"}
     for condition in found["conditions"].values():
         assert {kind: set(figure) for kind, figure in condition.items()} == {"wer": parts, "slot_error": parts}
         for part in (part for figure in condition.values() for part in figure.values()):
@@ -128,7 +129,16 @@ def heard(text: str) -> Result:
 )
 def test_feedback_is_what_an_app_could_see(said: Utterance, result: Result, condition: str, expected: object) -> None:
     """Slots alone decide that of labelled data, whatever was said, except in the yardstick."""
-    assert saw(said, result, LEXICON, BY_NAME[condition]) == expected
+    assert saw(said, result, LEXICON, BY_NAME[condition], 1) == expected
+
+
+def test_some_of_what_was_heard_wrongly_is_corrected_always_the_same() -> None:
+    said = [replace(recording(), id=f"{number}") for number in range(400)]
+    first, again, other = (
+        [saw(each, heard("x"), LEXICON, BY_NAME["both"], seed) for each in said] for seed in (2, 2, 3)
+    )
+    assert first == again != other and 0.15 < sum(each != Cancelled() for each in first) / 400 < 0.25
+    assert set(map(type, first)) == {Corrected, Cancelled}
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
