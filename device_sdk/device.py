@@ -191,8 +191,8 @@ class Device:
         *,
         budget_bytes: int | None = None,
     ) -> LearningReport:
-        """Takes local steps on what is in memory; each utterance is used in one pass and is gone, from the disk too
-        where it was kept.
+        """Takes local steps on what is in memory. An utterance is gone afterwards, from the disk too where it was kept;
+        a correction's features stay in memory to be replayed (``LearningSettings.replays``).
 
         Ends, between utterances only, when nothing is left, after ``budget_seconds``, when ``stop`` is set or true, or
         when the policy says so. budget_bytes: what a step may take of memory beyond the open sessions; an utterance

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from device_sdk.bundle import Bundle
+from device_sdk.feedback.signals import Corrected, parts
 from device_sdk.learning.guard import Judge
 from device_sdk.learning.kept import Kept
-from device_sdk.learning.learner import Outcome, Student, Trainer, learn_one, rehearse_one, step_bytes
+from device_sdk.learning.learner import Outcome, Student, Trainer, learn_one, rehearse_one, replay_one, step_bytes
 from device_sdk.learning.loop import LearningReport, learn
 from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.learning.rehearsal import is_due, rotation
@@ -20,6 +21,9 @@ from device_sdk.runtimes.protocol import Training, Transducer
 from device_sdk.settings import DeviceSettings, Host
 
 log = logging.getLogger(__name__)
+
+REPLAYED = 16
+"""Corrections that may be replayed, at most: 30 MB of features where each takes a minute."""
 
 
 class LocalLearning:
@@ -75,6 +79,7 @@ class LocalLearning:
         teacher, judge = self._teacher[1], self._judge[1]
         judge.begin(model_state.student, model_state.proven)
         on_disk: list[str] = []
+        earlier: list[Example] = []
 
         def take() -> Example | None:
             if (example := self._next()) is not None and example.kept is not None:
@@ -82,7 +87,11 @@ class LocalLearning:
             return example
 
         def step(student: Student, example: Example) -> Outcome:
-            return learn_one(student, example, trainer, teacher, self._cost_function, budget_bytes)
+            earlier.clear()
+            outcome = learn_one(student, example, trainer, teacher, self._cost_function, budget_bytes)
+            if outcome.skipped is None and self._keep_learned(example, settings.replays):
+                earlier.extend(each for each in self._recent.learned() if each.utterance_id != example.utterance_id)
+            return outcome
 
         def commit(student: Student) -> None:
             model_state.commit_judged(student, judge.watch, judge.proven, *on_disk)
@@ -91,15 +100,26 @@ class LocalLearning:
                 model_state.store.settle()
             on_disk.clear()
 
-        def rehearse(student: Student) -> Outcome | None:
-            due = self._rehearsal and is_due(student.utterances, settings.rehearsal)
-            return rehearse_one(student, self._rehearsal[next(self._turns)], trainer) if due else None
+        def rehearse(student: Student) -> Iterator[Outcome]:
+            for place in self._generator.permutation(len(earlier))[: settings.replays]:
+                yield (outcome := replay_one(student, earlier[place], trainer))
+                student = outcome.student
+            if self._rehearsal and is_due(student.utterances, settings.rehearsal):
+                yield rehearse_one(student, self._rehearsal[next(self._turns)], trainer)
 
         report = learn(model_state.student, take, step, commit, halt, rehearse, judge.worse, seconds)
         self._kept.drop(on_disk)  # nothing was learned from these
         count, milliseconds = utterances(report.utterances), 1000 * report.seconds
         log.debug("learned from %s: %d steps in %d ms, %s", count, report.steps, milliseconds, report.stopped)
         return report
+
+    def _keep_learned(self, example: Example, replays: int) -> bool:
+        """Whether it was a correction, which then stays to be replayed, while the user agrees to learning."""
+        corrected = any(isinstance(part, Corrected) for part in parts(example.signal))
+        with self._model_state.store.guard:
+            if corrected and replays and self._model_state.consent.learning:
+                self._recent.keep_learned(example, REPLAYED)
+        return corrected
 
     def _open(self, bundle: Bundle) -> Transducer:
         """Labels and judgements are made in float32, whatever the app uses."""

@@ -122,7 +122,7 @@ def learn(
         float | None, typer.Option(help="Stop after so long.", show_default="when all is learned")
     ] = None,
 ) -> Said:
-    """Take local steps on what was corrected; each utterance is used once, and gone."""
+    """Take local steps on what was corrected; nothing of it stays on the disk."""
     with opened() as device:
         report = device.learn(seconds)
     return asdict(report), _learning(report)

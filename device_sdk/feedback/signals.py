@@ -15,7 +15,9 @@ above 1:
 
 *cheapest*: the teacher's label if no candidate costs less, else the likeliest of the cheapest, weighed by 1 - M.
 *Repeated*: another hypothesis costs the smallest word error rate against a text that the repetition was heard as; 0
-where it was heard as the same again, or the app only knows that there was one. *Rating*: x is how sure it is that the
+where it was heard as the same again, or the app only knows that there was one. Where nothing is known but that the
+served text was wrong, expected costs weigh as much as it is likely that another of the list is right, by confidences,
+and nothing below 5 %. *Rating*: x is how sure it is that the
 served text was right; costs are the sentence error rate to expect then. 1/2 says nothing, 0 is ``Cancelled()``; above
 1/2 the served text is a label of weight 2 x - 1.
 

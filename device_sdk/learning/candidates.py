@@ -13,9 +13,11 @@ from device_sdk.feedback.repair import repair
 from device_sdk.feedback.signals import (
     Accepted,
     Alternate,
+    Cancelled,
     Corrected,
     CostFunction,
     Rating,
+    Repeated,
     Semantics,
     Signal,
     parts,
@@ -25,18 +27,21 @@ from device_sdk.learning.objectives import Objective, Tokens, expected_cost, lab
 from device_sdk.learning.settings import LearningSettings
 
 _REPAIRS = 12
+_LEAST_CHANCE = 0.05
 _BLANK = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
     """One list of hypotheses, best first. texts: [N]; tokens: [N]; scores: [N] log p(tokens | audio), nats; totals: [N]
-    with what else it is ordered by, the same where there is nothing."""
+    with what else it is ordered by, the same where there is nothing; confidences: [N] that a whole text is right, where
+    they are known."""
 
     texts: tuple[str, ...]
     tokens: tuple[Tokens, ...]
     scores: tuple[float, ...]
     totals: tuple[float, ...] = ()
+    confidences: tuple[float, ...] = ()
 
     def confidence(self) -> float:
         """Normalized probability of the first hypothesis among the list (Rao et al. 2023, below eq. 1)."""
@@ -47,12 +52,14 @@ class Heard:
 class Candidates:
     """texts, tokens, costs: [N], no text twice; the first was served. tokens: as they were decoded, which for a
     hotword's phrase may be another spelling; what no beam found is spelled as its text. nlls: [N] float64,
-    -log p(tokens | audio) as far as a beam found it; NaN for candidates that none did."""
+    -log p(tokens | audio) as far as a beam found it; NaN for candidates that none did. chance: that one of them is
+    right, where all that feedback says is that the served one is not; else 1."""
 
     texts: tuple[str, ...]
     tokens: tuple[Tokens, ...]
     costs: npt.NDArray[np.float32]
     nlls: npt.NDArray[np.float64]
+    chance: float = 1.0
 
 
 def gather(
@@ -83,7 +90,17 @@ def gather(
     free = np.zeros(len(texts), np.float32)
     values = free if signal is None else prices(signal, texts, served.texts[0], cost_function)
     tokens_found, nlls = zip(*found.values(), strict=True)
-    return Candidates(texts, tokens_found, values, np.array(nlls, np.float64))
+    chance = 1.0 if cost_function is not None else _chance(served.confidences, signal)
+    return Candidates(texts, tokens_found, values, np.array(nlls, np.float64), chance)
+
+
+def _chance(confidences: Sequence[float], signal: Signal | None) -> float:
+    """That another text is right where the served one is not: P(one of the others) / P(not the first)."""
+    said = parts(signal)
+    if not (confidences and said and all(isinstance(part, Cancelled) or part == Repeated() for part in said)):
+        return 1.0
+    others, wrong = sum(confidences[1:]), 1.0 - confidences[0]
+    return others / wrong if others < wrong else 1.0
 
 
 def objective(
@@ -108,8 +125,10 @@ def objective(
     likely = order[: settings.hypotheses].tolist()
     kept = list(dict.fromkeys(index for index in (*likely, *wanted) if index is not None))
     losses: list[Objective] = []
-    if signal is not None and settings.cost_weight and np.ptp(candidates.costs[kept]) > 0:
-        losses.append(expected_cost([candidates.tokens[i] for i in kept], candidates.costs[kept], settings.cost_weight))
+    # What is wrong of a long text is hardly mended by another of its list; steps there would only be noise.
+    weight = settings.cost_weight * candidates.chance * (candidates.chance >= _LEAST_CHANCE)
+    if signal is not None and weight and np.ptp(candidates.costs[kept]) > 0:
+        losses.append(expected_cost([candidates.tokens[i] for i in kept], candidates.costs[kept], weight))
     if chosen is not None and settings.label_weight * strength > 0:
         losses.append(label(candidates.tokens[chosen], settings.label_weight * strength))
     if transcript is not None and settings.supervision_weight:

@@ -18,7 +18,7 @@ from device_sdk.learning import step as steps
 from device_sdk.learning.candidates import gather, objective
 from device_sdk.learning.delta import GradientSum, Measures, add, difference, measure
 from device_sdk.learning.memory import Example
-from device_sdk.learning.objectives import Objective
+from device_sdk.learning.objectives import Objective, label
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.step import Arrays, Float, Momentum
@@ -184,9 +184,23 @@ def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Out
         return Outcome(student, skipped=str(error))
     if (reason := trainer.session.too_large(features, loss.hypotheses)) is not None:
         return Outcome(student, skipped=f"rehearsal: {reason}")
-    usual = student.momentum.loss  # of the user's utterances: a rehearsed one's loss is of another size
+    return _aside(student, features, loss, trainer, trainer.settings.passes or _PASSES)
+
+
+def replay_one(student: Student, example: Example, trainer: Trainer) -> Outcome:
+    """The student after one more step on an utterance that it learned a correction from, which does not count again.
+    LearningError: a step diverged; the student given is as it was."""
+    (text,) = (part.text for part in parts(example.signal) if isinstance(part, Corrected))
+    loss = label(trainer.bundle.tokenizer.encode(text), trainer.settings.supervision_weight)
+    return _aside(student, example.features, loss, trainer, 1)
+
+
+def _aside(student: Student, features: Float, loss: Objective, trainer: Trainer, passes: int) -> Outcome:
+    """After steps on something else than the user's newest utterance, whose loss is of another size: what is usual for
+    those stays."""
+    usual = student.momentum.loss
     student = replace(student, momentum=replace(student.momentum, loss=math.nan))
-    student, losses, norms = _descend(student, features, loss, trainer, trainer.settings.passes or _PASSES)
+    student, losses, norms = _descend(student, features, loss, trainer, passes)
     return Outcome(replace(student, momentum=replace(student.momentum, loss=usual)), losses, norms)
 
 

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from device_sdk.errors import LearningError
@@ -24,9 +24,10 @@ class LearningReport:
     loss: mean loss before each step, NaN without one. gradient_norm: mean, before clipping. cost: mean cost of what was
     served, over utterances with feedback, NaN without. stopped: why it ended, or did not begin. seconds: wall clock.
     peak_bytes: the process' largest resident memory so far, 0 where the system does not tell. rehearsed: transcribed
-    utterances that steps were taken on besides. shortened: utterances learned from with fewer hypotheses, to fit into
-    memory. rolled_back: why what was learned was taken back, None where it was not. lost: utterances with feedback that
-    were gone from memory, too old or too many, before anything was learned from them, since the last report."""
+    utterances, and corrections from before, that steps were taken on besides. shortened: utterances learned from with
+    fewer hypotheses, to fit into memory. rolled_back: why what was learned was taken back, None where it was not. lost:
+    utterances with feedback that were gone from memory, too old or too many, before anything was learned from them,
+    since the last report."""
 
     utterances: int
     steps: int
@@ -49,13 +50,13 @@ def learn(
     step: Callable[[Student, Example], Outcome],
     commit: Callable[[Student], None],
     halt: Callable[[], str | None],
-    rehearse: Callable[[Student], Outcome | None],
+    rehearse: Callable[[Student], Iterable[Outcome]],
     worse: Callable[[Student, Example | None], tuple[Student, str] | None],
     budget_seconds: float | None = None,
 ) -> LearningReport:
     """Steps until nothing is left, time is up or ``halt`` says why to stop; between utterances only. take: the next
     example, or None. commit: makes a student durable; called every so many utterances and at the end. rehearse: after
-    an utterance that taught something, takes steps on a transcribed one; None where it is not its turn. worse: asked
+    an utterance that taught something, takes steps on others, one after the other. worse: asked
     before the steps on every example, and with None before every commit: what to fall back on and why, or None where
     learning did no harm. A step that diverges is undone: the student goes back to the last commit. Either ends
     learning, and the report says so."""
@@ -82,7 +83,7 @@ def learn(
             outcome = step(student, example)
             # What devices send of gradients is of their own utterances; the server rehearses.
             stepped = outcome.skipped is None and student.gradients is None
-            again = rehearse(outcome.student) if stepped else None
+            others = list(rehearse(outcome.student)) if stepped else []
         except LearningError as error:
             student, behind, reason = committed, 0, f"undone: {error}"
             skipped["the step diverged"] += 1
@@ -95,11 +96,12 @@ def learn(
         if outcome.skipped is not None:
             skipped[outcome.skipped] += 1
             continue
-        if again is not None and again.skipped is not None:
-            skipped[again.skipped] += 1
-        elif again is not None:
-            student = again.student
-            rehearsed += 1
+        for other in others:
+            if other.skipped is None:
+                student = other.student
+                rehearsed += 1
+            else:
+                skipped[other.skipped] += 1
         shortened += outcome.shortened
         behind += 1
         if behind >= _COMMIT_EVERY and (fallen := worse(student, None)) is None:

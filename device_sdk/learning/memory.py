@@ -60,7 +60,8 @@ class Bounds:
 class Remembered:
     """That an utterance is in memory, and not what it was. seconds_left: until it is gone whatever happens; feedback:
     whether the app gave any; withheld: whether it is kept to check learning with, and never learned from; sound:
-    whether its features are there, or only what feedback needs; kept: whether it is on the disk too, encrypted."""
+    whether its features are there, or only what feedback needs; kept: whether it is on the disk too, encrypted;
+    learned: whether it was learned from, and is there to be replayed."""
 
     utterance_id: str
     seconds_left: float
@@ -68,6 +69,7 @@ class Remembered:
     withheld: bool
     sound: bool
     kept: bool = False
+    learned: bool = False
 
 
 def utterances(count: int) -> str:
@@ -76,9 +78,9 @@ def utterances(count: int) -> str:
 
 
 class Recent:
-    """A bounded ring of examples, oldest first, and beside it those withheld from learning. capacity: utterances;
-    seconds: how long one may stay, in either. What is on the disk too has bounds of its own, and with feedback a day,
-    by the clock of the day, which runs on while the process, or the machine, does not."""
+    """A bounded ring of examples, oldest first, and beside it those withheld from learning and those to be replayed.
+    capacity: utterances; seconds: how long one may stay, in any of them. What is on the disk too has bounds of its own,
+    and with feedback a day, by the clock of the day, which runs on while the process, or the machine, does not."""
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class Recent:
         self._clock, self._day_clock = clock, day_clock
         self._examples: dict[str, Example] = {}
         self._withheld: dict[str, Example] = {}
+        self._learned: dict[str, Example] = {}
         self._gone: tuple[str, ...] = ()
         self._last, self._lost = "", 0
 
@@ -148,7 +151,7 @@ class Recent:
 
     def take(self, wait_seconds: float) -> Example | None:
         """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain;
-        None where there is neither. What is taken out is used once and is gone."""
+        None where there is neither. What is taken out is gone, but for what is put aside."""
         self._expire()
         usable = [each for each in self._examples.values() if len(each.features)]
         marked = (each for each in usable if each.signal is not None)
@@ -204,23 +207,32 @@ class Recent:
 
     def withhold(self, example: Example, capacity: int) -> None:
         """Keeps an example that was taken out, never to be learned from; the oldest beyond ``capacity`` are gone."""
-        self._withheld[example.utterance_id] = replace(example, kept=None)
-        while len(self._withheld) > capacity:
-            del self._withheld[next(iter(self._withheld))]
+        _put(self._withheld, example, capacity)
 
     def withheld(self) -> tuple[Example, ...]:
         """What is withheld, oldest first."""
         self._expire()
         return tuple(self._withheld.values())
 
+    def keep_learned(self, example: Example, capacity: int) -> None:
+        """Keeps an example that was learned from, to be replayed; the oldest beyond ``capacity`` are gone."""
+        _put(self._learned, example, capacity)
+
+    def learned(self) -> tuple[Example, ...]:
+        """What may be replayed, oldest first."""
+        self._expire()
+        return tuple(self._learned.values())
+
     def contents(self) -> tuple[Remembered, ...]:
         """What is in memory, without what was said, oldest first."""
         self._expire()
         return tuple(
-            Remembered(key, self._seconds_left(each), each.signal is not None, held, bool(each.features.size), on_disk)
-            for held, examples in ((True, self._withheld), (False, self._examples))
+            Remembered(
+                *(key, self._seconds_left(each), each.signal is not None, examples is self._withheld),
+                *(bool(each.features.size), each.kept is not None, examples is self._learned),
+            )
+            for examples in (self._withheld, self._learned, self._examples)
             for key, each in examples.items()
-            for on_disk in [each.kept is not None]
         )
 
     def drop_features(self) -> None:
@@ -228,15 +240,18 @@ class Recent:
         for key, example in self._examples.items():
             self.change(key, features=example.features[:0].copy(), kept=None)
         self._withheld.clear()
+        self._learned.clear()
 
     def clear(self) -> None:
-        self._examples.clear()
-        self._withheld.clear()
+        for examples in (self._examples, self._withheld, self._learned):
+            examples.clear()
 
     def _expire(self) -> None:
         for key in [key for key, example in self._examples.items() if self._seconds_left(example) < 0]:
             self._drop(key)
-        self._withheld = {key: each for key, each in self._withheld.items() if self._seconds_left(each) >= 0}
+        for aside in (self._withheld, self._learned):
+            for key in [key for key, each in aside.items() if self._seconds_left(each) < 0]:
+                del aside[key]
 
     def _seconds_left(self, example: Example) -> float:
         if example.kept is None:
@@ -249,3 +264,9 @@ class Recent:
         self._lost += example.teaches
         if example.kept is not None:
             self._gone += (utterance_id,)
+
+
+def _put(aside: dict[str, Example], example: Example, capacity: int) -> None:
+    aside[example.utterance_id] = replace(example, kept=None)
+    while len(aside) > capacity:
+        del aside[next(iter(aside))]

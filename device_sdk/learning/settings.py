@@ -22,7 +22,7 @@ class StepSettings:
     counts as divergence. largest_rise: a loss this many times the running mean does too, where it is also above
     ``largest_rise`` times 10 nats (one hard utterance after easy ones is no divergence)."""
 
-    learning_rate: float = 0.1
+    learning_rate: float = 0.2
     momentum: float = 0.0
     clip_norm: float = 1.0
     precondition: bool = True
@@ -99,9 +99,11 @@ class LearningSettings:
     parameters steps move, see :data:`SUBSETS`; None is all that the bundle has gradients for. rank: of the factors of
     ``adapters``. keep: share of what steps here have changed that is kept on a newly published base; 0 drops it.
     passes: gradient steps that one utterance is used for, one after the other; its features are gone afterwards; None
-    is 2, and 4 where the user had to correct it. confirmation: share of its gradients that an utterance steps by which
-    feedback says was served right: there is nothing to mend, and whole steps would cost what else is known.
-    wait_seconds: an utterance without feedback is learned from only when it is this old."""
+    is 2, and 4 where the user had to correct it. replays: earlier corrections, drawn at random, that one step each is
+    taken on again after one: one alone soon means its own words. They stay in memory for it. confirmation: share of its
+    gradients that an utterance steps by which feedback says was served right: there is nothing to mend, and whole steps
+    would cost what else is known. wait_seconds: an utterance without feedback is learned from only when it is this
+    old."""
 
     label_weight: float = 1.0
     cost_weight: float = 1.0
@@ -118,6 +120,7 @@ class LearningSettings:
     rank: int = 8
     keep: float = 0.8
     passes: int | None = None
+    replays: int = 8
     confirmation: float = 0.1
     wait_seconds: float = 60.0
     step: StepSettings = field(default_factory=StepSettings)
@@ -132,6 +135,7 @@ class LearningSettings:
         check_intervals("learning", self, "[0, 1]", "keep", "baseline_decay")
         check_intervals("learning", self, "(0, 1]", "confirmation")
         check_intervals("learning", self, "[1, inf)", "hypotheses", "rank")
+        check_intervals("learning", self, "[0, inf)", "replays")
         if self.passes is not None:
             check_intervals("learning", self, "[1, inf)", "passes")
         if self.subset is not None:

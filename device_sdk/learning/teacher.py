@@ -74,7 +74,8 @@ class Teacher:
 def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
     """An n-best list as learning sees it."""
     texts, tokens = tuple(each.text for each in nbest), tuple(each.tokens for each in nbest)
-    return Heard(texts, tokens, tuple(each.scores.acoustic for each in nbest), tuple(each.score for each in nbest))
+    scores, totals = tuple(each.scores.acoustic for each in nbest), tuple(each.score for each in nbest)
+    return Heard(texts, tokens, scores, totals, tuple(each.confidence for each in nbest))
 
 
 def log_likelihoods(transducer: Transducer, encoded: Float, hypotheses: Sequence[Sequence[int]]) -> Double:

@@ -12,7 +12,7 @@ LIGHT = Corrected("turn on the light")
 
 def quick(**learning: Any) -> DeviceSettings:
     """One step an utterance."""
-    return DeviceSettings(learning=LearningSettings(**{"passes": 1, **learning}))
+    return DeviceSettings(learning=LearningSettings(**{"passes": 1, "replays": 0, **learning}))
 
 
 def tell(device: Device, seed: int = 1, signal: Signal = LIGHT, samples: int = 9_600) -> str:

@@ -156,13 +156,13 @@ def _open(
 
 
 def device_settings(condition: Condition) -> DeviceSettings:
-    """What the condition lets a device do."""
+    """What the condition lets a device do. Where every utterance is corrected, replays gain nothing and take long."""
     return DeviceSettings(
         use_marginals=condition.marginals,
         share_marginals=condition.marginals,
         learn=condition.learning,
         share_deltas=condition.learning,
-        learning=LEARNING,
+        learning=replace(LEARNING, replays=0) if condition.supervised else LEARNING,
         bounds=BOUNDS,
     )
 

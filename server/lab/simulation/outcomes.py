@@ -130,7 +130,7 @@ def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, A
         own = sorted((run for run in runs if run.condition == condition), key=lambda run: run.seed)
         return spread([rate(filter(keep, run.outcomes), kind) for run in own])
 
-    return _tables([condition.name for condition in CONDITIONS], rounds, of)
+    return _tables(_names(runs), rounds, of)
 
 
 def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
@@ -149,7 +149,13 @@ def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict
             return None
         return paired_bootstrap(errors, [counts(outcome, kind)[0] for outcome in after], references, voices).as_json()
 
-    return _tables([condition.name for condition in CONDITIONS[1:]], rounds, of)
+    return _tables(_names(runs)[1:], rounds, of)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Of the conditions that ran, in order."""
+    ran = {run.condition for run in runs}
+    return [condition.name for condition in CONDITIONS if condition.name in ran]
 
 
 def _tables(conditions: Sequence[str], rounds: int, of: Callable[..., Any]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -165,3 +165,27 @@ def test_an_apps_own_costs_are_checked() -> None:
 
 def test_confidence_is_the_normalized_probability() -> None:
     assert (heard(("a", 0.0), ("no", 0.0)).confidence(), heard(("a", -3.0)).confidence()) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("confidences", "signal", "chance"),
+    [
+        ((0.6, 0.2, 0.1), Cancelled(), 0.75),
+        ((0.6, 0.2, 0.1), Repeated(), 0.75),
+        ((0.6, 0.5, 0.1), Cancelled(), 1.0),
+        ((1.0, 0.0, 0.0), Cancelled(), 1.0),
+        ((0.0, 0.01, 0.02), Cancelled(), None),
+        ((0.0, 0.01, 0.02), Repeated((SECOND,)), 1.0),
+        ((0.0, 0.01, 0.02), TRUTH, 1.0),
+        ((), Cancelled(), 1.0),
+    ],
+)
+def test_that_it_was_wrong_says_as_much_as_another_is_likely_to_be_right(confidences, signal, chance) -> None:
+    served, settings = replace(SERVED, confidences=confidences), LearningSettings(label_weight=0.0, cost_weight=2.0)
+    loss = objective(known(gather(served, TEACHER, signal, encode, settings)), TEACHER, signal, settings)
+    if chance is None:
+        assert loss == "the feedback says nothing"
+    else:
+        assert isinstance(loss, Objective) and loss.cost_scale == pytest.approx(2.0 * chance)
+    ours = gather(served, TEACHER, signal, encode, settings, lambda signal, texts, served: [0.5] * len(texts))
+    assert ours.chance == 1.0, "an app's own costs say what they say"

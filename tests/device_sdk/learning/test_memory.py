@@ -42,6 +42,22 @@ def test_it_is_bounded_in_number_and_time() -> None:
     assert len(clock.recent) == 0
 
 
+def test_what_was_learned_from_stays_to_be_replayed() -> None:
+    clock = Clock(2, 10.0)
+    for name in "abc":
+        clock.add(name)
+        taken = clock.recent.take(0)
+        assert taken is not None
+        clock.recent.keep_learned(taken, 2)
+        clock.now += 4.0
+    assert "".join(each.utterance_id for each in clock.recent.learned()) == clock.names() == "bc"
+    assert all(each.learned and each.sound for each in clock.recent.contents()) and len(clock.recent) == 0
+    clock.now += 4.0
+    assert clock.names() == "c"
+    clock.recent.drop_features()
+    assert clock.recent.learned() == ()
+
+
 def test_what_is_on_the_disk_has_bounds_of_its_own_and_what_is_lost_is_counted() -> None:
     clock = Clock(2, 60.0, Bounds(3, 4 * 400))
     recent = clock.recent

@@ -1,11 +1,12 @@
 """Rehearsal: whose turn it is, and what a transcribed utterance teaches."""
 
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from device_sdk import AudioError, Bundle, Device, DeviceSettings, GuardSettings, LearningError
+from device_sdk import Accepted, AudioError, Bundle, Device, DeviceSettings, GuardSettings, LearningError
 from device_sdk.learning.learner import Student, Trainer, rehearse_one
 from device_sdk.learning.rehearsal import Transcribed, is_due, lesson, rotation
 from device_sdk.learning.settings import LearningSettings, RehearsalSettings, StepSettings
@@ -51,7 +52,7 @@ def test_what_cannot_be_rehearsed_is_skipped_and_said(tmp_path, tiny_bundle, wav
     spoken = Transcribed(waveform, text)
     with pytest.raises(error, match=words):
         lesson(spoken, tiny_bundle)
-    learning = LearningSettings(passes=1, rehearsal=RehearsalSettings(every=1))
+    learning = LearningSettings(passes=1, replays=0, rehearsal=RehearsalSettings(every=1))
     settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False))
     with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=[spoken]) as device:
         for seed in range(2):
@@ -72,3 +73,19 @@ def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) ->
         student = outcome.student
         losses += outcome.losses
     assert losses[-1] < 0.8 * losses[0] and (student.steps, student.utterances) == (12, 0)
+
+
+def test_corrections_are_replayed_while_their_user_agrees(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    settings = DeviceSettings(learning=LearningSettings(passes=1, replays=2), guard=GuardSettings(watch=False))
+    with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
+        steps = []
+        for seed in range(5):
+            tell(device, seed)
+            tell(device, seed + 10, Accepted())  # teaches, and asks for no replay
+            report = device.learn()
+            steps.append((report.steps, report.rehearsed))
+        assert steps == [(2, 0), (3, 1), (4, 2), (4, 2), (4, 2)] and device.student.utterances == 10
+        assert [each.learned for each in device.remembered()] == [True] * 5
+        assert "5 utterances is in its memory" in str(device.learned())
+        device.withdraw("learning")
+        assert device.remembered() == ()

@@ -27,7 +27,9 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def settings(subset: Subset, **changes: object) -> DeviceSettings:
     step = StepSettings(learning_rate=0.05)
-    return DeviceSettings(learning=LearningSettings(subset=subset, passes=2, cost_weight=0.0, step=step, **changes))
+    return DeviceSettings(
+        learning=LearningSettings(subset=subset, passes=2, replays=0, cost_weight=0.0, step=step, **changes)
+    )
 
 
 def corrected(device: Device, turns: int) -> list[float]:
