@@ -122,8 +122,9 @@ def adaptation(marginal: Array, background: Array, strength: float) -> Array:
 
         lambda * log(g(w) / u(w))
 
-    strength: lambda >= 0; 0 gives zeros (no adaptation). The background must be positive everywhere; a word with
-    g(w) = 0 gets minus infinity unless lambda is 0."""
+    0 for the bucket of unlisted words: it is many words, of which a user's are others than the background's. strength:
+    lambda >= 0; 0 gives zeros (no adaptation). The background must be positive everywhere; a word with g(w) = 0 gets
+    minus infinity unless lambda is 0."""
     if not strength >= 0:
         raise ValueError(f"strength (lambda): found {strength!r}, expected 0 or more")
     g, u = unigram(marginal, "marginal"), unigram(background, "background")
@@ -140,6 +141,7 @@ def refreshed_adaptation(marginal: Array, background: Array, strength: float) ->
         return np.zeros_like(background)
     factors = np.log(marginal / background)
     factors *= strength
+    factors[0] = 0.0
     return factors
 
 

@@ -1,8 +1,8 @@
 """The n-best unigram cache: what a user said, as weighted word counts (Liu & Peng 2020, section 2.2).
 
-A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others.
-Words outside the list are also counted one by one, in ``unlisted``, which exists on the device only: no report is made
-from it."""
+A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others,
+which is not counted. Words outside the list are counted one by one, in ``unlisted``, which exists on the device only:
+no report is made from it."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
 
 def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     """Read a stored cache. Raises StateError for damaged bytes. A cache over another word list (a new bundle came) is
-    carried over by word: words that left the list go to the bucket and are counted as unlisted, unlisted words that
-    joined it move from the bucket to their own id. Their weight not reported yet stays with the bucket."""
+    carried over by word: words that left the list are counted as unlisted, unlisted words that joined it get their own
+    id. Their weight not reported yet is never reported."""
     with reading("counts/cache"):
         content = json.loads(data)
         listed = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content["listed"].items()}
@@ -122,9 +122,8 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
         if word not in words:
             unlisted[word] = unlisted.get(word, 0.0) + weight
     for word in [word for word in unlisted if word in words]:
-        weight = min(unlisted.pop(word), counts[0])
-        counts[0] -= weight
-        counts[words.id(word)] += weight
+        counts[words.id(word)] += unlisted.pop(word)
+    counts[0] = pending[0] = 0.0
     if digest != words.digest:
         pending = np.minimum(pending, counts)
     return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances)
@@ -157,8 +156,8 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class UtteranceCounts:
-    """Weighted counts of one utterance (the sum of eq. 4 over one n-best list). listed: word id -> weight, id 0 the
-    bucket. unlisted: word -> weight; their sum is the bucket's weight."""
+    """Weighted counts of one utterance (the sum of eq. 4 over one n-best list). listed: word id -> weight.
+    unlisted: word -> weight."""
 
     listed: Mapping[int, float]
     unlisted: Mapping[str, float] = field(default_factory=dict)
@@ -174,8 +173,9 @@ def count_words(
     shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
     for text, share in zip(texts, shares, strict=True):
         for word, word_id in zip(text.split(), words.ids(text), strict=True) if share > 0 else ():
-            listed[word_id] = listed.get(word_id, 0.0) + share
-            if word_id == 0:
+            if word_id:
+                listed[word_id] = listed.get(word_id, 0.0) + share
+            else:
                 unlisted[word] = unlisted.get(word, 0.0) + share
     return UtteranceCounts(listed, unlisted)
 

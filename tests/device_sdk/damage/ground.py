@@ -21,7 +21,7 @@ SERVER = "https://server.example"
 SETTINGS = DeviceSettings(
     bounds=ANYTHING,
     decoding=DecodingSettings(beam=4, nbest=4),
-    learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0),
+    learning=LearningSettings(passes=1, replays=0, hypotheses=2, wait_seconds=0.0),
 )
 SOUND = chirp(6_400, 3)
 LONG_TEXT = 10_000

@@ -12,19 +12,19 @@ import pytest
 from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings
 from device_sdk.checkin import identity
 from device_sdk.state import outbox
-from tests.device_sdk.devices import KEY
+from tests.device_sdk.devices import KEY, tell
 from tests.device_sdk.hostile.server import OFFER, TOKEN, Answer, Call, Hostile, Request, bomb, drip, newer, plain
-from tests.signals import hiss
 
 CHECK_IN = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from device_sdk import Bundle, CheckInError, Device
+from device_sdk import Bundle, CheckInError, Corrected, Device
 with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2])) as device:
     device.agree("marginals")
     for seed in range(2):
-        device.recognize((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
+        heard = device.recognize((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
+        device.feedback(heard, Corrected("turn on the light"))
     try:
         device.check_in("http://127.0.0.1:9", "token")  # loads what a check-in needs
     except CheckInError:
@@ -101,7 +101,7 @@ def test_a_byte_now_and_then_ends_with_its_time(path: str, answer: Answer, tmp_p
     with Device.open(tmp_path, KEY, tiny_bundle) as device, Hostile(tiny_bundle, OFFER) as server:
         device.agree("marginals")
         if path == "/v1/rounds/r1/marginals":
-            device.recognize(hiss(1), 16_000)
+            tell(device)
         server.answers = {**newer(tiny_bundle, path), path: answer}
         client = Client(server.url, timeout=0.7, attempts=2, pause=lambda seconds: None)
         client.slowest = 1 << 20

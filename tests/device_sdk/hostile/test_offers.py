@@ -13,7 +13,7 @@ from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPl
 from tests.device_sdk.checkin import site
 from tests.device_sdk.hostile.server import TOKEN, Hostile
 
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, replays=0, cost_weight=0.0))
 FAIR: dict[str, Any] = {"clip_norm": 1.0, "noise_stddev": 1.0}
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from device_sdk import Accepted, Bundle, CheckInError, Device, DeviceSettings, LearningSettings
-from tests.device_sdk.devices import KEY
+from tests.device_sdk.devices import KEY, tell
 from tests.device_sdk.hostile.server import OFFER, TOKEN, Call, Hostile, Request, newer, plain
 from tests.signals import hiss
 
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1))
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, replays=0))
 PROMPT = 4.0
 """Seconds, on a busy machine: of work that takes tenths of one, beside a server that is silent for a minute."""
 
@@ -42,7 +42,7 @@ def silent(request: pytest.FixtureRequest, tiny_bundle: Bundle) -> Iterator[Sile
 def waiting(device: Device, silent: Silent) -> Call:
     """A check-in that has come to the request which is not answered."""
     device.agree("marginals", "deltas")
-    device.recognize(hiss(1), 16_000)
+    tell(device)
     call = Call(lambda: device.check_in(silent.server.url, TOKEN))
     assert silent.asked.wait(30), silent.server.paths()
     return call
