@@ -56,11 +56,13 @@ def read(content: bytes, pieces: int, source: str) -> PieceNgram:
             held = f"{value.dtype} {list(value.shape)}"
             raise BundleError(f"{source}: tensor {name!r} is {held}, expected {np.dtype(kind)} [{size}]")
     found = PieceNgram(**tensors)  # type: ignore[arg-type]
-    context_of = np.repeat(np.arange(contexts), np.maximum(np.diff(found.first), 0)) if contexts else found.shorter
-    rising = np.diff(context_of.astype(np.int64) * pieces + found.pieces) > 0 if context_of.size == arcs else np.False_
+    known = np.diff(found.first.astype(np.int64))
+    first = contexts > 1 and found.first[0] == 0 and found.first[-1] == arcs >= pieces > 0 and (known >= 0).all()
+    if not first:  # nothing is made of these sizes before they are known to fit the rest
+        raise _broken(source, "first", pieces)
+    rising = np.diff(np.repeat(np.arange(contexts), known) * pieces + found.pieces) > 0
     right = {
-        "first": contexts > 1 and found.first[0] == 0 and found.first[-1] == arcs and (np.diff(found.first) >= 0).all(),
-        "pieces": arcs >= pieces and np.all(rising) and found.pieces.max() < pieces and found.first[1] == pieces,
+        "pieces": np.all(rising) and found.pieces.max() < pieces and found.first[1] == pieces,
         "nats": bool(np.isfinite(found.nats).all()) and found.nats.max() <= 0.0,
         "following": found.following.min() >= 0 and found.following.max() < contexts,
         "backoff": bool(np.isfinite(found.backoff).all()) and found.backoff.max() <= 0.0,
@@ -68,5 +70,9 @@ def read(content: bytes, pieces: int, source: str) -> PieceNgram:
     }
     for name, holds in right.items():
         if not holds:
-            raise BundleError(f"{source}: tensor {name!r} is that of no n-gram over {pieces} pieces; take it again")
+            raise _broken(source, name, pieces)
     return found
+
+
+def _broken(source: str, name: str, pieces: int) -> BundleError:
+    return BundleError(f"{source}: tensor {name!r} is that of no n-gram over {pieces} pieces; take it again")

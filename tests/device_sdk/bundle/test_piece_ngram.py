@@ -35,6 +35,9 @@ def test_it_survives_the_file():
         np.testing.assert_allclose(getattr(again, each.name), getattr(GIVEN, each.name), rtol=1e-3)
 
 
+ARCS = ("pieces", "nats", "following")
+
+
 def changed(name, place, value):
     array = getattr(GIVEN, name).copy()
     array[place] = value
@@ -48,6 +51,8 @@ def changed(name, place, value):
         (replace(GIVEN, first=GIVEN.first.astype(np.int64)), "tensor 'first' is int64"),
         (changed("first", 1, 4), "tensor 'pieces' is that of no n-gram over 5 pieces"),
         (changed("first", 2, 1_000), "tensor 'first' is that of no"),
+        (changed("first", 2, 2**31 - 1), "tensor 'first' is that of no"),  # 16 GiB, were it believed
+        (replace(GIVEN, **{name: getattr(GIVEN, name)[:0] for name in ARCS}), "tensor 'first' is that of no"),
         (changed("pieces", 3, 9), "tensor 'pieces' is that of no"),
         (changed("pieces", 3, 2), "tensor 'pieces' is that of no"),
         (changed("nats", 0, np.nan), "tensor 'nats' is that of no"),
