@@ -56,11 +56,12 @@ def read(content: bytes, pieces: int, source: str) -> PieceNgram:
             held = f"{value.dtype} {list(value.shape)}"
             raise BundleError(f"{source}: tensor {name!r} is {held}, expected {np.dtype(kind)} [{size}]")
     found = PieceNgram(**tensors)  # type: ignore[arg-type]
-    known = np.diff(found.first.astype(np.int64))
+    known: NDArray[np.int64] = found.first[1:].astype(np.int64) - found.first[:-1]
     first = contexts > 1 and found.first[0] == 0 and found.first[-1] == arcs >= pieces > 0 and (known >= 0).all()
     if not first:  # nothing is made of these sizes before they are known to fit the rest
         raise _broken(source, "first", pieces)
-    rising = np.diff(np.repeat(np.arange(contexts), known) * pieces + found.pieces) > 0
+    order: NDArray[np.int64] = np.repeat(np.arange(contexts, dtype=np.int64), known) * pieces + found.pieces
+    rising = order[1:] > order[:-1]
     right = {
         "pieces": np.all(rising) and found.pieces.max() < pieces and found.first[1] == pieces,
         "nats": bool(np.isfinite(found.nats).all()) and found.nats.max() <= 0.0,

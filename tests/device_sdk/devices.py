@@ -4,6 +4,8 @@ from typing import Any
 
 from device_sdk import Corrected, Device, DeviceSettings, LearningSettings
 from device_sdk.feedback.signals import Signal
+from device_sdk.hypothesis import Hypothesis, Scores
+from device_sdk.learning.settings import StepSettings
 from tests.signals import noise
 
 KEY = bytes(range(32))
@@ -11,8 +13,15 @@ LIGHT = Corrected("turn on the light")
 
 
 def quick(**learning: Any) -> DeviceSettings:
-    """One step an utterance."""
-    return DeviceSettings(learning=LearningSettings(**{"passes": 1, "replays": 0, **learning}))
+    """One short step an utterance."""
+    usual: dict[str, Any] = {"passes": 1, "replays": 0, "step": StepSettings(learning_rate=0.1)}
+    return DeviceSettings(learning=LearningSettings(**{**usual, **learning}))
+
+
+def personal(device: Device, text: str = "light") -> float:
+    """What a text's score has of the user's own words (nats)."""
+    (found,) = device._rescore([Hypothesis((), text, (), Scores(-1.0), -1.0)])
+    return found.scores.personal
 
 
 def tell(device: Device, seed: int = 1, signal: Signal = LIGHT, samples: int = 9_600) -> str:

@@ -119,6 +119,7 @@ def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> 
 def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
     device.agree("marginals")
     utterance = heard(device)
+    device.feedback(utterance, Corrected("turn on"))
     counted = device._model_state.cache.counts.copy()
     assert due(device) > 0.0
     device.withdraw("marginals")
