@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from device_sdk.bundle import Bundle
-from device_sdk.feedback.signals import Corrected, parts
+from device_sdk.feedback.signals import correction
 from device_sdk.learning.guard import Judge
 from device_sdk.learning.kept import Kept
 from device_sdk.learning.learner import Outcome, Student, Trainer, learn_one, rehearse_one, replay_one, step_bytes
@@ -115,7 +115,7 @@ class LocalLearning:
 
     def _keep_learned(self, example: Example, replays: int) -> bool:
         """Whether it was a correction, which then stays to be replayed, while the user agrees to learning."""
-        corrected = any(isinstance(part, Corrected) for part in parts(example.signal))
+        corrected = correction(example.signal) is not None
         with self._model_state.store.guard:
             if corrected and replays and self._model_state.consent.learning:
                 self._recent.keep_learned(example, REPLAYED)

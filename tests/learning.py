@@ -22,7 +22,7 @@ from device_sdk.commands.output import AsJson, deliver
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.settings import DeviceSettings
 from server.lab.commands.shared import progress_bar
-from server.lab.corpora import SAMPLE_RATE, open_corpus
+from server.lab.corpora import SAMPLE_RATE, Corpus, open_corpus
 from server.lab.corpora.roles import UNHEARD, card_voices, scoring
 from server.lab.simulation import Shape, SimulationSettings, simulate
 from server.lab.simulation.fleet import saw
@@ -81,11 +81,14 @@ LINES: dict[str, dict[str, Line]] = {
 }
 
 
+def _readers(bundle: Bundle, data: Path) -> Corpus:
+    return open_corpus(f"librispeech:{data / 'librispeech'}", UNHEARD, role=scoring(card_voices(bundle)))
+
+
 def read_aloud(bundle: Path | None, data: Path, condition: str, seed: int, reader: str) -> list[Outcome]:
     """One reader's chapter, in order; rounds are its thirds. A device without a server, as apps have it by default."""
     opened, allowed = Bundle.open(bundle), BY_NAME[condition]
-    corpus = open_corpus(f"librispeech:{data / 'librispeech'}", UNHEARD, role=scoring(card_voices(opened)))
-    own = corpus.of_speakers(reader).utterances[:EACH]
+    own = _readers(opened, data).of_speakers(reader).utterances[:EACH]
     # Where every utterance is corrected, replays gain nothing and take long.
     learning = LearningSettings(replays=0) if allowed.supervised else LearningSettings()
     settings, outcomes = DeviceSettings(learn=allowed.learning, learning=learning), list[Outcome]()
@@ -100,8 +103,7 @@ def read_aloud(bundle: Path | None, data: Path, condition: str, seed: int, reade
 
 
 def _read_aloud(bundle: Path | None, data: Path, folder: Path) -> list[Run]:
-    opened, runs = Bundle.open(bundle), list[Run]()
-    corpus = open_corpus(f"librispeech:{data / 'librispeech'}", UNHEARD, role=scoring(card_voices(opened)))
+    corpus, runs = _readers(Bundle.open(bundle), data), list[Run]()
     seeds = range(1, SEEDS["librispeech"] + 1)
     # What hears without learning, or learns from all, is the same under every seed.
     jobs = [("supervised", 1), ("frozen", 1), *(("both", seed) for seed in seeds)]

@@ -17,9 +17,8 @@ above 1:
 *Repeated*: another hypothesis costs the smallest word error rate against a text that the repetition was heard as; 0
 where it was heard as the same again, or the app only knows that there was one. Where nothing is known but that the
 served text was wrong, expected costs weigh as much as it is likely that another of the list is right, by confidences,
-and nothing below 5 %. *Rating*: x is how sure it is that the
-served text was right; costs are the sentence error rate to expect then. 1/2 says nothing, 0 is ``Cancelled()``; above
-1/2 the served text is a label of weight 2 x - 1.
+and nothing below 5 %. *Rating*: x is how sure it is that the served text was right; costs are the sentence error rate
+to expect then. 1/2 says nothing, 0 is ``Cancelled()``; above 1/2 the served text is a label of weight 2 x - 1.
 
 The first four judge what was served; of these the last one counts. Of the others the last one of each kind does, unless
 the user cancelled or repeated since: that takes back all that was said before. What remains of one utterance's signals
@@ -163,6 +162,11 @@ def check_signal(signal: object, letters: Set[str]) -> None:
 def parts(signal: Signal | None) -> tuple[Single, ...]:
     """The signals that one consists of: itself, where it is not several; nothing, where there is none."""
     return signal.signals if isinstance(signal, Together) else () if signal is None else (signal,)
+
+
+def correction(signal: Signal | None) -> str | None:
+    """The words that the user gave, None where no part of the signal gives them."""
+    return next((part.text for part in parts(signal) if isinstance(part, Corrected)), None)
 
 
 def combined(earlier: Signal | None, later: Signal) -> Signal:

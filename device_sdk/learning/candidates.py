@@ -20,6 +20,7 @@ from device_sdk.feedback.signals import (
     Repeated,
     Semantics,
     Signal,
+    correction,
     parts,
     prices,
 )
@@ -118,8 +119,8 @@ def objective(
     the served text where none costs less, else the likeliest of the cheapest candidates, weighed by 1 - cost, unless it
     is unlikely all the same; what only judges the served text gives that text or none."""
     chosen, strength = _label(candidates, teacher, signal, settings)
-    given = [part.text for part in parts(signal) if isinstance(part, Corrected) and part.text in candidates.texts]
-    transcript = candidates.texts.index(given[0]) if given else None  # where the pieces can write it
+    given = correction(signal)
+    transcript = candidates.texts.index(given) if given in candidates.texts else None  # where the pieces can write it
     order = np.argsort(candidates.nlls, kind="stable")
     wanted = (_cheapest(candidates), chosen, transcript, 0 if settings.reinforce_weight else None)
     likely = order[: settings.hypotheses].tolist()
@@ -152,7 +153,7 @@ def _label(
 ) -> tuple[int | None, float]:
     """(index of the label, its strength); (None, 0) where there is none."""
     said = parts(signal)
-    if any(isinstance(part, Corrected) for part in said):
+    if correction(signal) is not None:
         return None, 0.0  # supervision takes its place
     taught = None
     if teacher is not None and teacher.confidence() >= settings.teacher.confidence:

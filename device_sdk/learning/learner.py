@@ -13,7 +13,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import Architecture, Subset, frozen_part, trainable
 from device_sdk.bundle.streaming import AnyArchitecture, chosen
 from device_sdk.errors import AudioError, LearningError
-from device_sdk.feedback.signals import Corrected, CostFunction, Semantics, parts
+from device_sdk.feedback.signals import CostFunction, Semantics, correction, parts
 from device_sdk.learning import step as steps
 from device_sdk.learning.candidates import gather, objective
 from device_sdk.learning.delta import GradientSum, Measures, add, difference, measure
@@ -167,7 +167,7 @@ def learn_one(
         student, losses, norms = _collect(student, example.features, loss, trainer)
     else:
         share = settings.confirmation if cost == 0.0 else 1.0
-        corrected = any(isinstance(each, Corrected) for each in parts(example.signal))
+        corrected = correction(example.signal) is not None
         passes = settings.passes or (_CORRECTED_PASSES if cost and corrected else _PASSES)
         student, losses, norms = _descend(student, example.features, loss, trainer, passes, share)
         student = replace(student, utterances=student.utterances + 1)
@@ -190,7 +190,8 @@ def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Out
 def replay_one(student: Student, example: Example, trainer: Trainer) -> Outcome:
     """The student after one more step on an utterance that it learned a correction from, which does not count again.
     LearningError: a step diverged; the student given is as it was."""
-    (text,) = (part.text for part in parts(example.signal) if isinstance(part, Corrected))
+    text = correction(example.signal)
+    assert text is not None
     loss = label(trainer.bundle.tokenizer.encode(text), trainer.settings.supervision_weight)
     return _aside(student, example.features, loss, trainer, 1)
 
