@@ -139,8 +139,7 @@ class Counting:
 
     def counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was recognized just now adds to the counts."""
-        texts, scores = [each.text for each in nbest], [each.score for each in nbest]
-        return count_words(texts, self._model_state.base.words, self._rescorer.weights, scores)
+        return count_words([each.text for each in nbest], self._model_state.base.words, self._rescorer.weights)
 
     def count(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """Counts an utterance. Where the disk fails it is counted in memory, and written with the next one."""
@@ -164,9 +163,7 @@ class Counting:
             return
         texts = [hypothesis.text for hypothesis in example.nbest]
         said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
-        by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
-        scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
-        counts = count_words(said, words, self._rescorer.weights, scores)
+        counts = count_words(said, words, self._rescorer.weights)
         if counts != example.counts:
             due = not example.reported  # what was reported once is not reported again
             cache = caches.withdraw(model_state.cache, example.counts, due)

@@ -19,7 +19,6 @@ Value: TypeAlias = float | Array
 CURVES = ("word", "text", "greedy_word", "greedy_text")
 LEAST = 1e-4
 """Posteriors are kept this far from 0 and 1: a short list cannot tell more."""
-REFRESHES = ("utterance", "round")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +113,8 @@ class CombinationWeights:
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
     confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
-    refresh: when the personal unigram follows what was said: after each ``utterance``, or once a ``round``, when its
-        counts are reported (section 2.2 has both).
     search_ngram, search_bonus: weight of the n-gram over pieces in the first pass, and nats for each piece there; both
         stay in the total.
-    posterior_scale: beyond the paper: n-best lists count by softmax(posterior_scale * score) in place of the kernel;
-        0: the kernel.
     Raises ValueError, naming the field, for a value outside its domain."""
 
     language_model: float = 0.3
@@ -132,14 +127,12 @@ class CombinationWeights:
     sigma: float = 1.0
     smoothing: float = 20.0
     confidence: Calibration = field(default_factory=Calibration)
-    refresh: str = "utterance"
-    posterior_scale: float = 0.0
     search_ngram: float = 0.0
     search_bonus: float = 0.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            if item.name in ("confidence", "refresh"):
+            if item.name == "confidence":
                 continue
             value = getattr(self, item.name)
             if not is_number(value):
@@ -152,8 +145,6 @@ class CombinationWeights:
             raise ValueError(f"combination.alpha + beta: found {self.alpha + self.beta!r}, expected at most 1")
         if self.sigma == 0:
             raise ValueError("combination.sigma: found 0, expected more than 0")
-        if self.refresh not in REFRESHES:
-            raise ValueError(f"combination.refresh: found {self.refresh!r}, expected one of {', '.join(REFRESHES)}")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CombinationWeights:

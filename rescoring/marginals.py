@@ -29,20 +29,9 @@ def gaussian_kernel(rank: ArrayLike, sigma: float) -> Array:
         return np.asarray(np.exp(-0.5 * np.square((ranks - 1) / sigma)), dtype=np.float64)
 
 
-def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, posterior_scale: float = 0.0) -> Array:
-    """What each entry of an n-best list counts, best first -> [size].
-
-    By its rank: the kernel of eq. 3; the first counts 1. By its posterior, the "soft labels" that Liu & Peng 2020
-    leaves to others, where ``posterior_scale`` is above 0 and scores (nats, [size]) are given: softmax(posterior_scale
-    * score), so that the list counts 1 in all, as what was said does."""
-    if not posterior_scale >= 0:
-        raise ValueError(f"posterior_scale: found {posterior_scale!r}, expected 0 or more")
-    if posterior_scale == 0 or scores is None or size == 0:
-        return gaussian_kernel(np.arange(1, size + 1), sigma)
-    totals = np.asarray(scores, dtype=np.float64)
-    if totals.shape != (size,) or not np.isfinite(totals).all():
-        raise ValueError(f"scores: found shape {totals.shape}, expected {size} finite values, one for each hypothesis")
-    return posteriors(totals, posterior_scale)
+def nbest_kernel(size: int, sigma: float) -> Array:
+    """What each entry of an n-best list counts, best first -> [size]: the kernel of its rank; the first counts 1."""
+    return gaussian_kernel(np.arange(1, size + 1), sigma)
 
 
 def weighted_counts(hypotheses: Sequence[Sequence[int]], sigma: float, size: int) -> Array:
@@ -52,7 +41,7 @@ def weighted_counts(hypotheses: Sequence[Sequence[int]], sigma: float, size: int
 
     hypotheses: word ids of each hypothesis, best first. size: n."""
     counts = np.zeros(size)
-    for weight, words in zip(nbest_weights(len(hypotheses), sigma).tolist(), hypotheses, strict=True):
+    for weight, words in zip(nbest_kernel(len(hypotheses), sigma).tolist(), hypotheses, strict=True):
         if weight > 0 and len(words):
             ids = np.asarray(words, dtype=np.int64)
             if ids.min() < 0 or ids.max() >= size:

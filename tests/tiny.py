@@ -13,7 +13,7 @@ from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
-from server.lab.training.ngram import arpa, estimate
+from server.lab.training.ngram import arpa_lines, estimate
 
 SENTENCES = (
     "turn on the light in the kitchen",
@@ -94,7 +94,7 @@ def tiny_parts(seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> d
 
 def write_tiny_bundle(out: Path, seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> Path:
     words = tiny_words()
-    trigram = arpa(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3))
+    trigram = b"".join(arpa_lines(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3)))
     return write_bundle(
         out,
         **tiny_parts(seed, architecture),

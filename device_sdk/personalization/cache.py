@@ -79,13 +79,12 @@ def marginal(
     weights: CombinationWeights,
 ) -> NDArray[np.float64]:
     """The marginal g that rescoring adapts to (Liu & Peng 2020, eq. 2) -> [n]. global_: published by the server, or
-    None. With ``weights.refresh`` "round" the user's part is of what was reported; what never is due counts at once."""
-    counts = cache.counts
-    if weights.refresh == "round":
-        counts = np.maximum(counts - cache.pending, 0.0)
-    if not (weights.smoothing or counts.any()):
+    None."""
+    if not (weights.smoothing or cache.counts.any()):
         return marginals.interpolated_marginal(background, global_, None, weights.alpha, weights.beta)
-    return marginals.refreshed_marginal(counts, background, global_, weights.alpha, weights.beta, weights.smoothing)
+    return marginals.refreshed_marginal(
+        cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing
+    )
 
 
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
@@ -163,14 +162,12 @@ class UtteranceCounts:
     unlisted: Mapping[str, float] = field(default_factory=dict)
 
 
-def count_words(
-    texts: Sequence[str], words: WordList, weights: CombinationWeights, scores: Sequence[float] | None = None
-) -> UtteranceCounts:
+def count_words(texts: Sequence[str], words: WordList, weights: CombinationWeights) -> UtteranceCounts:
     """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4). texts: the n-best list's, best
-    first; one text (a correction, say) counts fully. They weigh by rank or, with scores (nats), by posterior."""
+    first; one text (a correction, say) counts fully."""
     listed: dict[int, float] = {}
     unlisted: dict[str, float] = {}
-    shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
+    shares = marginals.nbest_kernel(len(texts), weights.sigma).tolist()
     for text, share in zip(texts, shares, strict=True):
         for word, word_id in zip(text.split(), words.ids(text), strict=True) if share > 0 else ():
             if word_id:

@@ -16,7 +16,7 @@ from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
-from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
+from rescoring.marginals import adaptation, interpolated_marginal, nbest_kernel, personal_unigram, pseudo_count
 from server.aggregation.marginals import nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.plans.round import RoundSettings
 from server.privacy.noise import add_noise, released_variance
@@ -28,10 +28,12 @@ Array = NDArray[np.float64]
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
     2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone: a
-    yardstick, for which somebody would have to know what was said."""
+    yardstick, for which somebody would have to know what was said. renewed: when the personal part follows what was
+    said, after each utterance as on a device, or once a round (section 2.2 has both)."""
 
     weights: CombinationWeights
     ranks: Literal["first", "second", "errors"] = "first"
+    renewed: Literal["utterance", "round"] = "utterance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,11 @@ def begin(words: int) -> Personal:
     return Personal(np.zeros(words), np.zeros(words))
 
 
-def adaptation_of(known: Personal, background: Array, global_: Array | None, weights: CombinationWeights) -> Array:
+def adaptation_of(known: Personal, background: Array, global_: Array | None, how: Method) -> Array:
     """Equations 1, 2 and 4 for what a device knows: log of eq. 1's factor of each word [n], nats. global_: what the
     server published last [n], or None."""
-    counts = known.counts
-    if weights.refresh == "round":
-        counts = np.maximum(counts - known.pending, 0.0)
+    weights = how.weights
+    counts = known.counts if how.renewed == "utterance" else np.maximum(known.counts - known.pending, 0.0)
     own = personal_unigram(counts, background, weights.smoothing)
     g = interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
     return adaptation(g, background, weights.marginal)
@@ -68,12 +69,9 @@ def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal
 
 
 def shares_of(scores: Array, how: Method) -> Array:
-    """What each hypothesis counts [N], in the list's order: eq. 3's kernel of its rank, or its posterior."""
-    weights = how.weights
-    if how.ranks == "first" and not weights.posterior_scale:
-        return nbest_weights(len(scores), weights.sigma)
+    """What each hypothesis counts [N], in the list's order: eq. 3's kernel of its rank."""
     order, shares = np.argsort(-scores, kind="stable"), np.empty(len(scores))
-    shares[order] = nbest_weights(len(scores), weights.sigma, scores[order], weights.posterior_scale)
+    shares[order if how.ranks == "second" else slice(None)] = nbest_kernel(len(scores), how.weights.sigma)
     return shares
 
 
@@ -178,10 +176,10 @@ def _take(
 ) -> tuple[list[int], Personal]:
     """Rescore, then learn, one utterance after the other: the errors of what was chosen, which the device never sees,
     and what it knows then."""
-    adapted, errors = adaptation_of(known, background, global_, how.weights), []
+    adapted, errors = adaptation_of(known, background, global_, how), []
     for heard in said:
-        if how.weights.refresh == "utterance":
-            adapted = adaptation_of(known, background, global_, how.weights)
+        if how.renewed == "utterance":
+            adapted = adaptation_of(known, background, global_, how)
         scores = heard.total(how.weights, heard.personal(adapted))
         errors.append(int(heard.errors[scores.argmax()]))
         known = learn(known, heard, scores, how)

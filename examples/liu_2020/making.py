@@ -109,7 +109,7 @@ def train_language_models(
         budget = LanguageModelSettings(budget=Budget(steps=settings.language_model_steps), bfloat16=True)
         run_language_model(sources, out, sizes, budget, "idiolect train lm", tell)
     if not described["ngram"].exists():
-        run_ngram(sources, out, settings.order, settings.cutoffs, True, "idiolect train ngram")
+        run_ngram(sources, out, settings.order, settings.cutoffs, "idiolect train ngram")
     return {name: json.loads(path.read_text("utf-8"))["perplexity"] for name, path in described.items()}
 
 

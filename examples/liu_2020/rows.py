@@ -49,7 +49,9 @@ def tuned_marginals(
     axes: Axes = MARGINALS,
 ) -> CombinationWeights:
     """Lambda and the smoothing of eq. 4 for the paper's method at T = ``rounds``; the other weights stay."""
-    return best(axes, start, lambda tried: adaptation_errors(clients, background, Method(tried), rounds), tell)
+    return best(
+        axes, start, lambda tried: adaptation_errors(clients, background, Method(tried, renewed="round"), rounds), tell
+    )
 
 
 def adaptation_errors(clients: Sequence[Listener], background: Array, how: Method, rounds: int) -> int:
@@ -99,7 +101,7 @@ def every_row(
     exact = partial(Exact, background, weights.smoothing)
 
     def row(table: str, name: str, **changes: Any) -> Setting:
-        return Setting(table, name, Method(replace(weights, **changes)), rounds, exact)
+        return Setting(table, name, Method(replace(weights, **changes), renewed="round"), rounds, exact)
 
     for several in ROUNDS:
         yield replace(row("2", f"FMP, T = {several}"), rounds=several)
@@ -136,11 +138,8 @@ def run(
 
 
 FOLLOWING = "personal part after each utterance"
-ALL = "extensions together"
 YARDSTICK = "yardstick: best entries are known"
 """Counts of the entries with the fewest errors: what better counts could be worth at most."""
-
-POSTERIOR = "counts by posterior"
 
 _AGAIN: Axes = {"marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0), "beta": (0.1, 0.25, 0.4)}
 
@@ -148,26 +147,16 @@ _AGAIN: Axes = {"marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0,
 def extend(
     clients: Sequence[Listener], background: Array, start: CombinationWeights, rounds: int, tell: Tell = lambda *_: None
 ) -> tuple[dict[str, Method], dict[str, int]]:
-    """Choose how much posteriors count, then lambda, the smoothing and beta with them where they have fewer errors, and
-    of the yardstick. Returns the methods by name, in the order of the table, and their errors on development meetings;
-    :data:`FOLLOWING` is the paper's method but for when it follows."""
+    """Choose lambda, the smoothing and beta where the personal part follows each utterance, and of the yardstick.
+    Returns the methods by name, in the order of the table, and their errors on development meetings."""
 
     def errors_of(how: Method) -> int:
         return adaptation_errors(clients, background, how, rounds)
 
-    def choose(name: str, axes: Axes, how: Method) -> Method:
-        return replace(
-            how,
-            weights=best(axes, how.weights, lambda tried: errors_of(replace(how, weights=tried)), partial(tell, name)),
-        )
+    def choose(name: str, how: Method) -> Method:
+        tried = best(_AGAIN, how.weights, lambda tried: errors_of(replace(how, weights=tried)), partial(tell, name))
+        return replace(how, weights=tried)
 
-    following = Method(replace(start, refresh="utterance"))
-    posterior = choose(POSTERIOR, {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)}, following)
-    whole = min(following, posterior, key=errors_of)
-    methods = {
-        FOLLOWING: following,
-        POSTERIOR: posterior,
-        ALL: choose(ALL, _AGAIN, whole),
-        YARDSTICK: choose(YARDSTICK, _AGAIN, replace(following, ranks="errors")),
-    }
+    following = choose(FOLLOWING, Method(start))
+    methods = {FOLLOWING: following, YARDSTICK: choose(YARDSTICK, replace(following, ranks="errors"))}
     return methods, {name: errors_of(how) for name, how in methods.items()}

@@ -39,7 +39,7 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
     share = min(1.0, step / schedule.warmup) if schedule.warmup else 1.0
     if step > schedule.start:
         times = (step - schedule.start) / schedule.transition
-        share *= max(schedule.least, schedule.decay ** (math.floor(times) if schedule.staircase else times))
+        share *= max(schedule.least, schedule.decay**times)
     return settings.learning_rate * share
 
 

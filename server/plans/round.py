@@ -32,15 +32,13 @@ class ScheduleSettings(_Plan):
     """How the learning rate moves with the number of updates t = 1, 2, ...
 
     warmup: updates over which it rises linearly to its value. start, decay, transition: after ``start`` updates it is
-    multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (Pelikan et al. 2023:
-    decay 0.6 over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is
-    left."""
+    multiplied by decay^((t - start) / transition) (Pelikan et al. 2023: decay 0.6 over 250 to 750 updates from t = 750
+    or 1,000 on). least: the smallest share of the learning rate that is left."""
 
     warmup: Annotated[int, Field(ge=0)] = 0
     start: Annotated[int, Field(ge=0)] = 0
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     transition: Annotated[int, Field(ge=1)] = 1
-    staircase: bool = False
     least: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 

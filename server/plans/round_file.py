@@ -30,7 +30,7 @@ _EFFECTIVE: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any]], ...] = (
     ),
     (("optimizer.weight_decay",), "kind 'lamb'", lambda s: s.optimizer.kind == "lamb"),
     (
-        tuple(f"optimizer.schedule.{name}" for name in ("start", "transition", "staircase", "least")),
+        tuple(f"optimizer.schedule.{name}" for name in ("start", "transition", "least")),
         "a decay below 1",
         lambda s: s.optimizer.schedule.decay < 1,
     ),

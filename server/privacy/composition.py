@@ -215,7 +215,7 @@ def _sums(lines: Lines, delta: float) -> tuple[float, float]:
     added = epsilon + _concentrated(squared / 2, spare)  # discrete or not, a Gaussian mechanism is rho-zCDP
     if epsilon and spare > 0:
         # So is a pure one, with rho = epsilon^2 / 2 (Bun and Steinke 2016, proposition 1.4), each of its coordinates.
-        pure = sum(times * charge.coordinates * _own(charge) ** 2 for charge, times in lines) / 2
+        pure = sum(times * charge.epsilon**2 / charge.coordinates for charge, times in lines) / 2
         averaged = _concentrated(squared / 2 + pure, spare)
         if averaged < added:
             return averaged, delta
@@ -225,11 +225,6 @@ def _sums(lines: Lines, delta: float) -> tuple[float, float]:
 def _concentrated(rho: float, delta: float) -> float:
     """Epsilon at delta of what is rho-zCDP."""
     return rho + 2 * math.sqrt(rho * math.log(1 / delta)) if rho else 0.0
-
-
-def _own(charge: Charge) -> float:
-    """Epsilon of one coordinate of a pure mechanism, 0 of another."""
-    return charge.epsilon / charge.coordinates
 
 
 def _sensible(charge: Charge) -> bool:

@@ -76,7 +76,6 @@ def test_mappings_round_trip() -> None:
         ({"word_bonus": "x"}, "word_bonus"),
         ({"beta": True}, "beta"),
         ({"refresh": "hourly"}, "refresh"),
-        ({"posterior_scale": None}, "posterior_scale"),
         ({"confidence": {"scale": 0}}, "confidence.scale"),
         ({"confidence": {"scale": 10**400}}, "confidence.scale"),
         ({"confidence": {"word": {"slope": -1}}}, "confidence.slope"),

@@ -100,19 +100,6 @@ def test_a_union_s_unigram_is_the_mean_of_the_parts_each_by_its_pseudo_count(fir
         np.testing.assert_allclose(marginals.personal_unigram(sum(counts), u, 0.0), mean / sum(masses), atol=1e-12)
 
 
-@given(st.lists(st.floats(-500, 0), min_size=1, max_size=8), st.floats(0.01, 3))
-def test_posteriors_count_one_in_all(scores: list[float], scale: float) -> None:
-    found = marginals.nbest_weights(len(scores), 1.0, scores, scale)
-    assert found.sum() == pytest.approx(1.0) and found[int(np.argmax(scores))] == found.max()
-    np.testing.assert_allclose(found, marginals.nbest_weights(len(scores), 1.0, [each - 7 for each in scores], scale))
-
-
-def test_posterior_counts_by_hand() -> None:
-    weights = marginals.nbest_weights(2, 1.0, [-1.0, -3.0], 0.5)
-    np.testing.assert_allclose(weights, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
-    assert marginals.nbest_weights(0, 1.0, [], 1.0).tolist() == []
-
-
 GOOD = np.array([0.5, 0.5])
 
 
@@ -124,9 +111,6 @@ GOOD = np.array([0.5, 0.5])
         (lambda: marginals.gaussian_kernel(1, math.nan), "sigma"),
         (lambda: marginals.weighted_counts([[2]], 1.0, 2), "word id 2"),
         (lambda: marginals.pseudo_count(np.array([-1.0])), "counts"),
-        (lambda: marginals.nbest_weights(2, 1.0, [1.0], 1.0), "scores"),
-        (lambda: marginals.nbest_weights(1, 1.0, [math.nan], 1.0), "scores"),
-        (lambda: marginals.nbest_weights(1, 1.0, [1.0], -1.0), "posterior_scale"),
         (lambda: marginals.personal_unigram(np.zeros(3), GOOD, 1), "counts"),
         (lambda: marginals.personal_unigram(np.zeros(2), GOOD, -1), "smoothing"),
         (lambda: marginals.interpolated_marginal(GOOD, None, None, -0.1, 0.2), "alpha"),

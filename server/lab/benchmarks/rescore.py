@@ -112,8 +112,7 @@ def _spoken(bundle: Bundle, hypotheses: Sequence[Hypothesis], weights: Combinati
     cache = caches.empty(bundle.words)
     for start in range(100):
         said = [hypotheses[(start + place) % len(hypotheses)].text for place in range(8)]
-        counts = caches.count_words(said, bundle.words, weights, [-float(place) for place in range(8)])
-        cache = caches.update(cache, counts)
+        cache = caches.update(cache, caches.count_words(said, bundle.words, weights))
     return cache
 
 

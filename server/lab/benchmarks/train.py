@@ -105,7 +105,7 @@ def _step(shape: dict[str, Any], device: torch.device, folder: Path) -> tuple[An
     task = RnntTask(network, sentencepiece.SentencePieceProcessor(model_proto=pieces), recipe.phases)
     trainer = Trainer(task, Same(), recipe.settings, folder, device=device)
     assert isinstance(recipe.architecture, Architecture)
-    return lambda: trainer.step([batch], time.monotonic()), recipe.architecture
+    return lambda: trainer.step(batch, time.monotonic()), recipe.architecture
 
 
 def products(a: Architecture, utterances: int, frames: int, tokens: int) -> float:

@@ -51,7 +51,8 @@ def command(
     )
     started = time.monotonic()
     with progress() as watch:
-        document, runs = simulate(settings, watch, _announce)
+        dashboard = "dashboard, while the devices learn: {} (operator token {})"
+        document, runs = simulate(settings, watch, lambda *at: typer.echo(dashboard.format(*at), err=True))
     document["settings"]["seconds"] = round(time.monotonic() - started)
     write_file(report, render(document, runs), folders=True)
     if deliver(document, json_, output, folders=True):
@@ -67,10 +68,6 @@ def command(
     if keep is not None:
         again = f"idiolect serve --database {keep / 'server.db'}"
         console.print(f"Dashboard of these rounds: {again}, then http://127.0.0.1:8470/dashboard", soft_wrap=True)
-
-
-def _announce(url: str, token: str) -> None:
-    typer.echo(f"dashboard, while the devices learn: {url} (operator token {token})", err=True)
 
 
 STYLES = {"both": "bold", "supervised": "dim"}

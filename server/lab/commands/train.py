@@ -55,7 +55,6 @@ def rnnt(
     begin: Annotated[Path | None, typer.Option(help="A bundle, or the folder of a run, to go on from.")] = None,
     peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
     seconds: Annotated[float, typer.Option(help="Most audio in a batch, padding included.")] = 140.0,
-    accumulate: Annotated[int, typer.Option(help="Batches in a step.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU where there is one).")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the last line of the log as JSON.")] = False,
@@ -70,9 +69,7 @@ def rnnt(
         from server.lab.training.rnnt import Recipe
         from server.lab.training.runs import run_rnnt
     budget = _budget(steps, minutes, (None, 60.0))
-    recipe = Recipe(
-        preset, pieces, seed, budget, shard=shard, peak=peak, seconds=seconds, accumulate=accumulate, threads=threads
-    )
+    recipe = Recipe(preset, pieces, seed, budget, shard=shard, peak=peak, seconds=seconds, threads=threads)
     result = run_rnnt(
         recipe,
         out,
@@ -162,7 +159,6 @@ def ngram(
     held_out: HeldOut = None,
     order: Annotated[int, typer.Option(min=2, help="Longest n-gram.")] = 5,
     cutoffs: Annotated[str, typer.Option(help="Least count to keep an n-gram of order 1, 2, ...; last for all.")] = "1",
-    gzip: Annotated[bool, typer.Option(help="Write ngram.arpa.gz instead of ngram.arpa.")] = True,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Also an n-gram over the pieces of this tokenizer.model, for the first pass.")
     ] = None,
@@ -176,8 +172,8 @@ def ngram(
         from server.lab.training.background import TextSources, run_ngram
     least = read_numbers("--cutoffs", cutoffs, int, "whole numbers like 1,1,2")
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
-    summary = run_ngram(sources, out, order, least, gzip, command_line(), tokenizer)
-    _show(summary, out / ("ngram.arpa.gz" if gzip else "ngram.arpa"), as_json, output)
+    summary = run_ngram(sources, out, order, least, command_line(), tokenizer)
+    _show(summary, out / "ngram.arpa.gz", as_json, output)
 
 
 def _budget(steps: int | None, minutes: float | None, default: tuple[int | None, float | None]) -> Budget:

@@ -16,8 +16,6 @@ from device_sdk.errors import ConfigurationError
 from server.lab.commands.shared import command_line, needing_extra, progress_bar, read_numbers
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from device_sdk.bundle import Bundle
     from device_sdk.hypothesis import Hypothesis
     from server.lab.corpora import Corpus, Waveform
@@ -65,9 +63,9 @@ def rescoring(
         first = replace(previous, search_ngram=weight, search_bonus=bonus)
         lists = _lists(opened.with_combination(first), corpora, beam)
         with progress_bar() as bar:
-            task = bar.add_task("searching", total=1.0)
-            start = (lists, first, opened.words, opened.background)
-            found.append((tune(*start, progress=partial(_complete, bar, task)), lists.word_error(previous)))
+            show = partial(bar.advance, bar.add_task("searching", total=1.0))
+            tuned = tune(lists, first, opened.words, opened.background, progress=show)
+        found.append((tuned, lists.word_error(previous)))
     tuned, before = min(found, key=lambda each: each[0].rates["marginals"])
     weights, rates = tuned.weights.to_mapping(), {**tuned.rates, "previous": before}
     report |= {"utterances": len(lists), "weights": weights, "previous": previous.to_mapping(), "wer": rates}
@@ -76,10 +74,6 @@ def rescoring(
     lines = [f"{name.replace('_', ' '):>12}  {100 * rates[name]:5.1f} % word errors" for name in stages]
     lines.append("     weights  " + ", ".join(numbers))
     _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, combination=tuned.weights)
-
-
-def _complete(bar: Progress, task: TaskID, share: float) -> None:
-    bar.update(task, completed=share)
 
 
 @app.command()

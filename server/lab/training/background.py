@@ -112,11 +112,10 @@ def run_ngram(
     out: Path,
     order: int,
     cutoffs: Sequence[int],
-    compress: bool,
     command: str,
     tokenizer: Path | None = None,
 ) -> dict[str, Any]:
-    """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds.
+    """Estimate, write OUT/ngram.arpa.gz, background.safetensors and ngram.json, and return what the latter holds.
     tokenizer: over whose pieces there is to be another one, for the first pass."""
     words = read_word_list(sources.words)
     if tokenizer is not None and not tokenizer.is_file():
@@ -124,7 +123,7 @@ def run_ngram(
     sentences = background_text(sources.texts, sources.sentences, sources.seed)
     model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / ("ngram.arpa.gz" if compress else "ngram.arpa")
+    path = out / "ngram.arpa.gz"
     ngram.write_arpa(model, path)
     save_file({"unigram": background_unigram(sentences, words)}, out / "background.safetensors")
     if tokenizer is not None:

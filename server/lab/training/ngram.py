@@ -142,15 +142,11 @@ def write_arpa(model: Ngram, path: Path) -> None:
     with path.open("wb") as file:
         zipped = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if path.suffix == ".gz" else nullcontext(file)
         with zipped as out:
-            out.writelines(_arpa_lines(model))
+            out.writelines(arpa_lines(model))
 
 
-def arpa(model: Ngram) -> bytes:
-    """The model's ARPA file in memory."""
-    return b"".join(_arpa_lines(model))
-
-
-def _arpa_lines(model: Ngram) -> Iterator[bytes]:
+def arpa_lines(model: Ngram) -> Iterator[bytes]:
+    """The model's ARPA file."""
     names = {**dict(enumerate(model.words.words)), model.words.boundary: "</s>", START: "<s>"}
     sizes = [len(table) + (index == 0) for index, table in enumerate(model.probabilities)]
     yield "".join(["\\data\\\n", *(f"ngram {order}={size}\n" for order, size in enumerate(sizes, start=1))]).encode()

@@ -59,7 +59,7 @@ def tune(
     was chosen, with each speaker's cache simulated in the order of the utterances (``marginal_errors``); then beta,
     alpha and sigma one after the other, with what the other speakers of a source say as the global distribution. The
     choice is the least error averaged with its neighbours on the grid, so that a single lucky point does not win; every
-    source counts the same. progress: called with the share done."""
+    source counts the same. progress: called with each further share done."""
     shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
     axes: Axes = {
         "language_model": grid.language_model,
@@ -67,7 +67,7 @@ def tune(
         "word_bonus": grid.word_bonus,
         "unlisted_bonus": grid.unlisted_bonus,
     }
-    chosen = best(axes, start, lists.word_error, lambda done, all_: progress(0.3 * done / all_))
+    chosen = best(axes, start, lists.word_error, lambda _, all_: progress(0.3 / all_))
     rates = {"first_pass": lists.first_pass_error, "rescored": lists.word_error(chosen)}
     others = others_marginals(lists, chosen, words, background)
 
@@ -80,13 +80,13 @@ def tune(
         "marginal": grid.marginal,
         "smoothing": grid.smoothing,
     }
-    chosen = best(axes, chosen, simulate, lambda done, all_: progress(0.3 + 0.5 * done / all_))
-    for done, name in enumerate(("beta", "alpha", "sigma"), 1):
+    chosen = best(axes, chosen, simulate, lambda _, all_: progress(0.5 / all_))
+    for name in ("beta", "alpha", "sigma"):
         if name != "alpha" or others:  # without others there is no global distribution
             rest = {"beta": chosen.alpha, "alpha": chosen.beta, "sigma": -np.inf}[name]  # eq. 2: at most 1 in all
             axis = [value for value in getattr(grid, name) if value + rest <= 1]
             chosen = best({name: axis}, chosen, simulate)
-        progress(0.8 + done / 15)
+        progress(0.2 / 3)
     rates |= {"marginals": simulate(chosen), "oracle": lists.oracle_error}
     return Tuned(chosen, rates)
 
@@ -111,13 +111,10 @@ def marginal_errors(
         totals = lists.adapted(index, weights, personal_scores(lists.ids[index], factors))
         ranking = order(totals)
         errors[index] = lists.errors[index, ranking[0]]
-        nbest = {lists.texts[index][entry]: float(totals[entry]) for entry in ranking}
-        counts = caches.count_words(list(nbest), words, weights, list(nbest.values()))
-        confirmed = lists.confirmed[index]
-        if confirmed is not None:
-            scores = [nbest[text] for text in confirmed] if nbest.keys() >= set(confirmed) else None
-            counts = caches.count_words(confirmed, words, weights, scores)
-        memory[speaker] = caches.update(cache, counts)
+        nbest, confirmed = [lists.texts[index][entry] for entry in ranking], lists.confirmed[index]
+        memory[speaker] = caches.update(
+            cache, caches.count_words(nbest if confirmed is None else confirmed, words, weights)
+        )
     return errors
 
 

@@ -130,23 +130,6 @@ def test_unlisted_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(held.unlisted) == {"often": 2.0, "twice": 2.0, "once": 1.0}
 
 
-def test_a_round_refreshes_the_marginal_or_an_utterance_does() -> None:
-    each = CombinationWeights(alpha=0.0, beta=1.0, smoothing=0.0)
-    by_round = CombinationWeights(alpha=0.0, beta=1.0, smoothing=0.0, refresh="round")
-    held = cache.reported(cache.update(cache.empty(WORDS), count(["get"], WORDS, 1.0)))
-    held = cache.update(held, count(["mocha"], WORDS, 1.0))
-    np.testing.assert_allclose(cache.marginal(held, BACKGROUND, None, each), [0, 0.5, 0, 0, 0.5])
-    np.testing.assert_allclose(cache.marginal(held, BACKGROUND, None, by_round), [0, 1, 0, 0, 0])
-    held = cache.reported(held)
-    np.testing.assert_allclose(cache.marginal(held, BACKGROUND, None, by_round), [0, 0.5, 0, 0, 0.5])
-
-
-def test_counts_by_posterior_as_the_combination_says() -> None:
-    weights = CombinationWeights(posterior_scale=1.0)
-    found = cache.count_words(["get mocha", "get a mocha"], WORDS, weights, [-1.0, -1.0 - math.log(3)])
-    assert found.listed == pytest.approx({1: 1.0, 4: 1.0, 3: 0.25})
-
-
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 SMALL = "a small mocha"
 NBEST = ("get me a large latte", "get me a small mocha", "give me a small mocha", "get me a mocha")

@@ -18,7 +18,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -80,7 +80,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
     logging.basicConfig(level=logging.DEBUG)
     faulthandler.enable()
     bundle, notes = Bundle.open(bundle_path), Notes(texts=set(UNLISTED) | {SAID, CONTACT})
-    bundle.combination = replace(bundle.combination, posterior_scale=0.5)
+    bundle.combination = replace(bundle.combination, sigma=8.0)  # of noise only later entries have listed words
     spoken = [noise(48_000, seed) for seed in range(4)] if bundle.manifest.name == "tiny" else clips()
     operator = Operator(httpx.Client(timeout=120), url)
     device = Device.open(state, KEY, bundle, SETTINGS)

@@ -84,7 +84,6 @@ def test_lamb_moves_a_parameter_by_its_own_length(decay: float) -> None:
         (ScheduleSettings(), [2.0, 2.0, 2.0, 2.0]),
         (ScheduleSettings(warmup=4), [0.5, 1.0, 1.5, 2.0]),
         (ScheduleSettings(start=2, decay=0.25, transition=2), [2.0, 2.0, 1.0, 0.5]),
-        (ScheduleSettings(start=1, decay=0.25, transition=2, staircase=True), [2.0, 2.0, 0.5, 0.5]),
         (ScheduleSettings(decay=0.1, least=0.05), [0.2, 0.1, 0.1, 0.1]),
     ],
 )

@@ -28,10 +28,9 @@ class Recipe:
     phones, 0 for none. made_augmented, real_augmented: share of the made and of the real utterances whose features are
     changed at every use, by made_change and real_change; it rises to this over augment_share of the budget. Real
     recordings are few and come back often, so they are changed more. shard: utterances in a shard; window: shards in an
-    epoch (the newest is fresh). batch: most utterances; seconds: most audio in a batch, padding included. accumulate:
-    batches in a step. clip: largest gradient norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
-    snapshot_minutes, watch_steps: when word errors are counted
-    on the way. The rest is as in :class:`Settings`."""
+    epoch (the newest is fresh). batch: most utterances; seconds: most audio in a batch, padding included. clip:
+    largest gradient norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word
+    errors are counted on the way. The rest is as in :class:`Settings`."""
 
     preset: str = "small"
     pieces: int | None = None
@@ -50,7 +49,6 @@ class Recipe:
     window: int = 8
     batch: int = 32
     seconds: float = 140.0
-    accumulate: int = 1
     peak: float = 2e-3
     warmup: int = 200
     weight_decay: float = 1e-3

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
@@ -127,23 +128,23 @@ class Trainer(Generic[B]):
         at.sampler = self.sampler.state()
         if at.group == 0:
             at.begin, at.sums = self.progress, {}
-        plan, size = self.sampler.plan(at.epoch, at.begin), settings.accumulate
-        groups = [plan[start : start + size] for start in range(0, len(plan), size)][at.group :]
+        plan = self.sampler.plan(at.epoch, at.begin)[at.group :]
         self.task.module.train()
         begun = time.monotonic()
-        for batches in self._loaded(groups):
+        for batch in self._loaded(plan):
             at.group += 1
-            if batches:
-                begun = self.step(batches, begun)
+            if batch is not None:
+                begun = self.step(batch, begun)
             if self.progress >= 1.0 or self.sampler.ends(self.progress):
                 break
-            if batches and settings.watch_steps and at.steps % settings.watch_steps == 0:
+            if batch is not None and settings.watch_steps and at.steps % settings.watch_steps == 0:
                 self.watch()
                 line = {"steps": at.steps, "progress": round(self.progress, 4), "wer": at.record.get("wer", {})}
                 append_log(self.out / "log.jsonl", line)
                 begun = time.monotonic()
-            over = bool(batches) and time.monotonic() >= self.until
-            if over or (batches and settings.checkpoint_steps and at.steps % settings.checkpoint_steps == 0):
+            over = batch is not None and time.monotonic() >= self.until
+            due = batch is not None and settings.checkpoint_steps and at.steps % settings.checkpoint_steps == 0
+            if over or due:
                 self.save()
             if over:
                 return
@@ -155,20 +156,17 @@ class Trainer(Generic[B]):
         append_log(self.out / "log.jsonl", at.record)
         self.save()
 
-    def step(self, batches: Sequence[B], begun: float) -> float:
-        """One step on some batches. begun: when the time that the step took began. Returns when it ended."""
+    def step(self, batch: B, begun: float) -> float:
+        """One step on a batch. begun: when the time that the step took began. Returns when it ended."""
         at, settings = self.at, self.settings
         if self.task.advance(self.progress):
             self.average = settings.averaged(self.task.module)
         rate = float(max(self.schedule.get_last_lr()))
         self.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {"count": 0.0}
-        for batch in batches:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.bfloat16):
-                loss = self.task.loss(batch.to(self.device), self.progress)
-            torch.autograd.backward(loss.total)
-            for name, value in {"count": loss.count, **{f"loss/{name}": v for name, v in loss.parts.items()}}.items():
-                sums[name] = sums.get(name, 0.0) + value
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.bfloat16):
+            loss = self.task.loss(batch.to(self.device), self.progress)
+        torch.autograd.backward(loss.total)
+        sums = {"count": loss.count, **{f"loss/{name}": value for name, value in loss.parts.items()}}
         sums["norm"] = self._update(sums["count"])
         spent = time.monotonic() - begun
         at.steps += 1
@@ -262,19 +260,16 @@ class Trainer(Generic[B]):
             "gradient": round(at.sums.get("norm", 0.0) / max(at.sums.get("steps", 0.0), 1.0), 3),
         }
 
-    def _loaded(self, groups: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[B]]:
-        """The usable batches of every group; on a GPU one group is loaded while the one before it is trained on."""
+    def _loaded(self, plan: Iterable[Sequence[int]]) -> Iterator[B | None]:
+        """Every batch, None where it cannot be used; on a GPU one is loaded while the one before is trained on."""
+        load = partial(self.sampler.load, self.at.epoch)
         if self.device.type == "cpu":
-            yield from map(self._load, groups)
+            yield from map(load, plan)
             return
         with ThreadPoolExecutor(1) as pool:
-            coming: deque[Future[list[B]]] = deque()
-            for group in groups:
-                coming.append(pool.submit(self._load, group))
+            coming: deque[Future[B | None]] = deque()
+            for chosen in plan:
+                coming.append(pool.submit(load, chosen))
                 if len(coming) > 1:
                     yield coming.popleft().result()
             yield from (each.result() for each in coming)
-
-    def _load(self, group: Sequence[Sequence[int]]) -> list[B]:
-        loaded = (self.sampler.load(self.at.epoch, chosen) for chosen in group)
-        return [batch for batch in loaded if batch is not None]

@@ -45,13 +45,12 @@ class Budget:
 class Settings:
     """Everything about a run that is not its task or its data.
 
-    peak: highest learning rate, reached after ``warmup`` steps. clip: largest norm of a step's gradient.
-    accumulate: batches whose gradients make one step. average: decay of the averaged weights, which are what is
-    watched and exported. decay_vectors: whether weight decay also shrinks biases and gains. bfloat16: autocast,
-    where the machine multiplies it; weights, gradients and losses stay float32. checkpoint_steps: steps between
-    checkpoints, 0 for those at epochs' ends only. watch_minutes: of training, after which the end of an epoch is
-    watched; watch_steps: steps after which the run is watched anyway, 0 for never. shares: beginning of parameters'
-    names -> their share of the learning rate, for parts that were trained before."""
+    peak: highest learning rate, reached after ``warmup`` steps. clip: largest norm of a step's gradient. average:
+    decay of the averaged weights, which are what is watched and exported. decay_vectors: whether weight decay also
+    shrinks biases and gains. bfloat16: autocast, where the machine multiplies it; weights, gradients and losses stay
+    float32. checkpoint_steps: steps between checkpoints, 0 for those at epochs' ends only. watch_minutes: of training,
+    after which the end of an epoch is watched; watch_steps: steps after which the run is watched anyway, 0 for never.
+    shares: beginning of parameters' names -> their share of the learning rate, for parts that were trained before."""
 
     budget: Budget
     peak: float = 2e-3
@@ -61,7 +60,6 @@ class Settings:
     decay_vectors: bool = True
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 2.0
-    accumulate: int = 1
     average: float = 0.999
     bfloat16: bool = field(default_factory=multiplies_bfloat16)
     checkpoint_steps: int = 200
@@ -71,7 +69,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("warmup", "checkpoint_steps", "watch_steps", "watch_minutes"), "[0, inf)")
-        more = {"accumulate": "[1, inf)", "clip": "(0, inf)", "peak": "(0, inf)", "average": "[0, 1)"}
+        more = {"clip": "(0, inf)", "peak": "(0, inf)", "average": "[0, 1)"}
         for name, interval in (least | more).items():
             check_interval(f"trainer.{name}", getattr(self, name), interval)
 

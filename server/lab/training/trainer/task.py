@@ -26,10 +26,9 @@ B = TypeVar("B", bound=Movable)
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of one batch, as a *sum*, so that parts of a batch add up to the whole. total: [] float32, summed over
-    whatever is counted (tokens, frames, ...); its gradient is taken. count: how many. The trainer minimizes total /
-    count over all accumulated batches together. parts: sums to report, by name, each divided by the same count in the
-    log."""
+    """The loss of one batch, as a *sum*. total: [] float32, summed over whatever is counted (tokens, frames, ...); its
+    gradient is taken. count: how many. The trainer minimizes total / count. parts: sums to report, by name, each
+    divided by the same count in the log."""
 
     total: Tensor
     count: float

@@ -72,14 +72,6 @@ def weights(trainer: Trainer[Points]) -> NDArray[np.float32]:
     return trainer.task.weights()["weight"]
 
 
-def test_batches_of_a_step_are_as_one_large_batch(tmp_path: Path) -> None:
-    one = Trainer(Regression(), Drawn(8), SETTINGS, tmp_path / "one")
-    other = Trainer(Regression(), Drawn(4), replace(SETTINGS, accumulate=2), tmp_path / "two")
-    one.run()
-    other.run()
-    np.testing.assert_allclose(weights(one), weights(other), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("budget", [Budget(steps=30), Budget(minutes=1e-3)])
 def test_calls_that_end_before_the_budget_are_one_run(tmp_path: Path, budget: Budget) -> None:
     """The time of every call is over when it begins: it takes one step or closes an epoch of three. In steps, they give
@@ -202,9 +194,7 @@ def test_a_budget_is_one_positive_number(numbers: dict[str, Any]) -> None:
         Budget(**numbers)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("accumulate", 0), ("clip", 0.0), ("average", 1.0), ("watch_steps", -1), ("peak", 0.0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("clip", 0.0), ("average", 1.0), ("watch_steps", -1), ("peak", 0.0)])
 def test_settings_that_make_no_sense_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=f"trainer.{name}: found {value}"):
         replace(SETTINGS, **{name: value})  # type: ignore[arg-type]

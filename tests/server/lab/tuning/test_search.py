@@ -65,7 +65,7 @@ def test_where_nothing_matters_the_start_is_kept() -> None:
     lists = stack([ListEntry("a", ("play",), (-1.0,), "play")], WORDS, None, None)
     start, seen = CombinationWeights(language_model=0.3, marginal=2.0, smoothing=5.0), list[float]()
     assert tune(lists, start, WORDS, BACKGROUND, SMALL, seen.append).weights == start
-    assert seen[-1] == pytest.approx(1.0) and seen == sorted(seen)
+    assert sum(seen) == pytest.approx(1.0) and min(seen) > 0
 
 
 def test_a_speakers_own_words_are_learned_and_only_that_speakers() -> None:
@@ -103,12 +103,11 @@ def test_what_everybody_says_is_given_weight() -> None:
     assert tuned.weights.alpha > 0.0 and tuned.rates["marginals"] == 0 < tuned.rates["rescored"]
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_counts_by_rank_and_by_posterior_learn_on_lists(scale: float) -> None:
+def test_counts_by_rank_learn_on_lists() -> None:
     made = [ListEntry("a", ("play some jazz", "play some chess"), (-1.0, -1.3), "play some chess",
                       ("play some chess",))] * 12  # fmt: skip
     lists = stack(made, WORDS, None, None)
-    weights = CombinationWeights(language_model=1.0, smoothing=5.0, marginal=2.0, posterior_scale=scale)
+    weights = CombinationWeights(language_model=1.0, smoothing=5.0, marginal=2.0)
     found = marginal_errors(lists, weights, WORDS, BACKGROUND)
     assert (found[0], found[-1]) == (1, 0)
 
