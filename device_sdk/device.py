@@ -152,6 +152,7 @@ class Device:
         host = SessionHost(
             check=self._check_open,
             newest=self._recognizer,
+            expect=self._expect,
             serve=lambda result: serve(result, serving, self._generator),
             heard=self._utterances.add,
         )
@@ -403,6 +404,10 @@ class Device:
                 transducer = self.settings.engine().transducer(base)
                 self._loaded = student, Recognizer(base, self.settings.decoding, self._rescore, transducer=transducer)
             return self._loaded[1]
+
+    def _expect(self, given: Hotwords | None) -> Hotwords | None:
+        with self._guard:
+            return self._counting.expected(given)
 
     def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
         if not self.settings.use_marginals:

@@ -7,6 +7,7 @@ import numpy as np
 from device_sdk.consent import Consent
 from device_sdk.learning.memory import Recent
 from device_sdk.model_state import ModelState
+from device_sdk.personalization.expected import own_words
 from device_sdk.state import records
 
 _STREAM = {
@@ -22,7 +23,8 @@ _STREAM = {
 @dataclass(frozen=True, slots=True)
 class LearnedSummary:
     """What the device has learned, for its user to read; never what was said. utterances: whose words are counted;
-    words: the most frequent with their counts; unlisted: how many distinct words it counts of no public list. steps:
+    words: the most frequent with their counts; unlisted: how many distinct words it counts of no public list. expected:
+    how many it listens for, since the user confirmed them and says them more than others do. steps:
     taken since the model ``model_version`` came; rollbacks: how often what they made was taken back. remembered:
     utterances in memory just now; kept: how many of them are on the disk too, with their text. marginal_reports,
     delta_reports, word_reports: sent so far, the last of new words; waiting: not sent yet."""
@@ -30,6 +32,7 @@ class LearnedSummary:
     utterances: int
     words: tuple[tuple[str, float], ...]
     unlisted: int
+    expected: int
     steps: int
     model_version: str
     marginals_version: int
@@ -57,6 +60,7 @@ class LearnedSummary:
         sentences = [
             f"This device has counted the words of {_number(self.utterances, 'utterance')}; it hears most: {often}.",
             f"{_number(self.unlisted, 'further word')} of no public list: counted here, and never sent{named}.",
+            f"It listens for {_number(self.expected, 'word')} that you confirmed and say more than others do.",
             f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
         ]
         if self.rollbacks:
@@ -83,6 +87,7 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
         utterances=cache.utterances,
         words=tuple((words[word], float(counts[word])) for word in top),
         unlisted=len(cache.unlisted),
+        expected=len(own_words(cache.confirmed, model_state.base)),
         steps=model_state.student.steps,
         model_version=model_state.base.version,
         marginals_version=model_state.marginals_version,

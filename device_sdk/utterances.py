@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.hotwords import Spellings
+from device_sdk.decoding.hotwords import Hotwords, Spellings
 from device_sdk.errors import StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import Repeated, Signal, combined
@@ -18,7 +19,8 @@ from device_sdk.learning.kept import Kept
 from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, count_words
+from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, confirmed_words, count_words
+from device_sdk.personalization.expected import expecting
 from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
@@ -117,6 +119,7 @@ class Counting:
     def __init__(self, model_state: ModelState, rescorer: Rescorer, settings: DeviceSettings) -> None:
         self._model_state, self._rescorer, self._settings = model_state, rescorer, settings
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None
+        self._expected: tuple[Mapping[str, float], Hotwords | None, Hotwords | None] | None = None
 
     @property
     def words(self) -> bool:
@@ -136,6 +139,16 @@ class Counting:
             marginal = caches.marginal(cache, self._model_state.base.background, shared, self._rescorer.weights)
             self._marginal = cache, shared, marginal
         return self._marginal[2]
+
+    def expected(self, given: Hotwords | None) -> Hotwords | None:
+        """What the next utterance expects: the app's phrases and, beside them, words that the user confirmed; made
+        again only after one of them changed."""
+        confirmed, base = self._model_state.cache.confirmed, self._model_state.base
+        if not (self._settings.use_marginals and confirmed):
+            return given
+        if self._expected is None or self._expected[0] is not confirmed or self._expected[1] is not given:
+            self._expected = confirmed, given, expecting(given, confirmed, base, self._rescorer.weights.confirmed)
+        return self._expected[2]
 
     def counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was recognized just now adds to the counts."""
@@ -163,7 +176,7 @@ class Counting:
             return
         texts = [hypothesis.text for hypothesis in example.nbest]
         said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
-        counts = count_words(said, words, self._rescorer.weights)
+        counts = replace(count_words(said, words, self._rescorer.weights), confirmed=confirmed_words(texts, known))
         if counts != example.counts:
             due = not example.reported  # what was reported once is not reported again
             cache = caches.withdraw(model_state.cache, example.counts, due)

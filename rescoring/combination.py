@@ -113,6 +113,7 @@ class CombinationWeights:
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
     confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
+    confirmed: nats that a word earns in the first pass which the user confirmed, and says far more often than others.
     search_ngram, search_bonus: weight of the n-gram over pieces in the first pass, and nats for each piece there; both
         stay in the total.
     Raises ValueError, naming the field, for a value outside its domain."""
@@ -126,6 +127,7 @@ class CombinationWeights:
     beta: float = 0.25
     sigma: float = 1.0
     smoothing: float = 20.0
+    confirmed: float = 1.5
     confidence: Calibration = field(default_factory=Calibration)
     search_ngram: float = 0.0
     search_bonus: float = 0.0

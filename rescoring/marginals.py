@@ -55,6 +55,20 @@ def pseudo_count(counts: Array) -> float:
     return float(_counts(counts).sum())
 
 
+def surprise(counts: Array, background: Array) -> Array:
+    """How much more the words were said than the background expects -> [n], nats.
+
+        c(w) log(q(w) / u(w)), q = c / sum of c
+
+    The sum is what adapting to q can save (the divergence of q from u, times all counts); "the" has none of it, however
+    often it is said. 0 for what was not said. background: positive."""
+    found = _counts(counts)
+    surprises, said = np.zeros_like(found), np.flatnonzero(found)
+    own = found[said]
+    surprises[said] = own * (np.log(own) - np.log(background[said]) - np.log(own.sum()))
+    return surprises
+
+
 def personal_unigram(counts: Array, background: Array, smoothing: float) -> Array:
     """A user's word distribution (Liu & Peng 2020, eq. 4) -> [n], sums to 1, positive where the background is.
 

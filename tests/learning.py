@@ -39,11 +39,11 @@ EACH = 40
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
 
 
-def _below(kind: str, part: str) -> Line:
-    """Points that *both* makes more errors than *frozen*, whose interval lies below zero."""
+def _below(kind: str, part: str, condition: str = "both") -> Line:
+    """Points that a condition makes more errors than *frozen*, whose interval lies below zero."""
 
     def line(found: Figures) -> tuple[float, bool]:
-        points = found["against_frozen"]["both"][kind][part]["absolute"]
+        points = found["against_frozen"][condition][kind][part]["absolute"]
         return 100 * points["mean"], points["high"] < 0
 
     return line
@@ -76,6 +76,7 @@ LINES: dict[str, dict[str, Line]] = {
     },
     "librispeech": {
         "points of word error in the later two thirds, interval below 0": _below("wer", "later"),
+        "points of word error with marginals alone, interval below 0": _below("wer", "all", "marginals"),
         "percent of the gain by all true transcripts, at least 50": _half,
     },
 }
@@ -91,14 +92,16 @@ def read_aloud(bundle: Path | None, data: Path, condition: str, seed: int, reade
     own = _readers(opened, data).of_speakers(reader).utterances[:EACH]
     # Where every utterance is corrected, replays gain nothing and take long.
     learning = LearningSettings(replays=0) if allowed.supervised else LearningSettings()
-    settings, outcomes = DeviceSettings(learn=allowed.learning, learning=learning), list[Outcome]()
+    outcomes = list[Outcome]()
+    settings = DeviceSettings(learn=allowed.learning, learning=learning, use_marginals=allowed.marginals)
     with TemporaryDirectory() as folder, Device.open(folder, bytes(32), opened, settings) as device:
         for place, said in enumerate(own):
             result = device.recognize(said.load(), SAMPLE_RATE)
             outcomes.append(score(said, result.text, None, reader, ROUNDS * place // len(own)))
-            if allowed.learning and (signal := saw(said, result, None, allowed, seed)) is not None:
+            if allowed.reports and (signal := saw(said, result, None, allowed, seed)) is not None:
                 device.feedback(result.utterance_id, signal)
-                device.learn()
+                if allowed.learning:
+                    device.learn()
     return outcomes
 
 
@@ -106,7 +109,7 @@ def _read_aloud(bundle: Path | None, data: Path, folder: Path) -> list[Run]:
     corpus, runs = _readers(Bundle.open(bundle), data), list[Run]()
     seeds = range(1, SEEDS["librispeech"] + 1)
     # What hears without learning, or learns from all, is the same under every seed.
-    jobs = [("supervised", 1), ("frozen", 1), *(("both", seed) for seed in seeds)]
+    jobs = [("supervised", 1), ("frozen", 1), *((name, seed) for name in ("both", "marginals") for seed in seeds)]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool, progress_bar() as bar:
         found = {}
         for job in jobs:
@@ -116,8 +119,8 @@ def _read_aloud(bundle: Path | None, data: Path, folder: Path) -> list[Run]:
         for each in bar.track(found.values(), description="chapters"):
             each.result()
     for seed in seeds:
-        for name in ("frozen", "both", "supervised"):
-            own = seed if name == "both" else 1
+        for name in ("frozen", "marginals", "both", "supervised"):
+            own = seed if name in ("marginals", "both") else 1
             said = [outcome for reader in corpus.speakers for outcome in found[name, own, reader].result()]
             runs.append(Run(name, seed, tuple(said), (), {}, 0))
     return runs

@@ -179,7 +179,8 @@ def _masked(
     cache, plan = model_state.cache, kept.plan
     if cache.words_digest != kept.participant.advertised.words_digest:
         raise ProtocolError("words_digest: the word list has changed since this device joined")
-    counts = locally_noised(bounded_counts(cache.pending, plan), len(cache.pending), plan)
+    bounded = bounded_counts(cache.pending, model_state.base.background, plan)
+    counts = locally_noised(bounded, len(cache.pending), plan)
     vector = np.zeros(len(cache.pending), np.int64)
     vector[list(counts.keys())] = list(counts.values())
     participant = mask(kept.participant, deliveries, vector)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from device_sdk.checkin import budget
 from device_sdk.checkin.connection import UNKNOWN, Refused
@@ -112,7 +113,13 @@ def _read_rounds(store: Store) -> list[list[str]]:
 
 
 def enqueue_marginals(
-    store: Store, who: Identity, offer: RoundOffer, plan: MarginalPlan, bounds: OfferBounds, cache: MarginalCache
+    store: Store,
+    who: Identity,
+    offer: RoundOffer,
+    plan: MarginalPlan,
+    bounds: OfferBounds,
+    cache: MarginalCache,
+    background: NDArray[np.float64],
 ) -> MarginalCache:
     """Puts the bounded counts of the utterances not reported yet into the outbox, or in mode ``paper`` every count that
     was ever due; returns the cache without what is reported, to be stored. The round is marked as reported even where
@@ -121,7 +128,7 @@ def enqueue_marginals(
     if plan.mode == "paper":
         counts = unbounded_counts(records.add_reported(store, cache.words_digest, cache.pending))
     else:
-        counts = bounded_counts(cache.pending, plan)
+        counts = bounded_counts(cache.pending, background, plan)
     if plan.trust == "local":
         counts, utterances = locally_noised(counts, len(cache.pending), plan), 0
     elif not counts:

@@ -194,9 +194,8 @@ def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, .
             elif (why := budget.refusal(model_state.store, settings.bounds, plan)) is not None:
                 pass
             elif isinstance(plan, MarginalPlan):
-                cache = reports.enqueue_marginals(
-                    model_state.store, who, offer, plan, settings.bounds, model_state.cache
-                )
+                held = model_state.cache, model_state.base.background
+                cache = reports.enqueue_marginals(model_state.store, who, offer, plan, settings.bounds, *held)
                 model_state.keep_cache(cache)
                 session.recent.reported()
             else:

@@ -43,11 +43,13 @@ _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept o
 @dataclass(frozen=True, slots=True)
 class SessionHost:
     """What a device adds to recognition. check: raises SessionError where the device is closed. newest: the model that
-    the next utterance begins with. serve: puts the hypothesis first that the app is to get. heard: told of every
-    result, the features [F, M] that it came from, and the spellings of its phrases."""
+    the next utterance begins with. expect: the phrases that it expects, from the app's. serve: puts the hypothesis
+    first that the app is to get. heard: told of every result, the features [F, M] that it came from, and the spellings
+    of its phrases."""
 
     check: Callable[[], None]
     newest: Callable[[], Model]
+    expect: Callable[[Hotwords | None], Hotwords | None]
     serve: Callable[[Result], Result]
     heard: Callable[[Result, Float, Spellings | None], None]
 
@@ -190,6 +192,7 @@ class RecognitionSession(Listening):
         self._check_host()
         if self._host is not None:  # an utterance keeps the model of the moment in which it began
             self._recognizer = self._host.newest()
+        expected = self._hotwords if self._host is None else self._host.expect(self._hotwords)
         recognizer = self._recognizer
         self.utterance_id = secrets.token_hex(16)
         self._start += self._consumed
@@ -198,7 +201,7 @@ class RecognitionSession(Listening):
         self._held = np.empty(self._block, np.float32)
         self._recent: tuple[Float, ...] = ()
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
-        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords))
+        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(expected))
         self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
         self._best = self._stable
         self._text = ""

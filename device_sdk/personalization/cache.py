@@ -1,8 +1,8 @@
 """The n-best unigram cache: what a user said, as weighted word counts (Liu & Peng 2020, section 2.2).
 
 A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others,
-which is not counted. Words outside the list are counted one by one, in ``unlisted``, which exists on the device only:
-no report is made from it."""
+which is not counted. Words outside the list are counted one by one, in ``unlisted``, and words of texts that the user
+confirmed in ``confirmed``; both exist on the device only: no report is made from them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from rescoring.words import WordList
 
 FORMAT = 1
 UNLISTED_LIMIT = 5000
-"""Distinct unlisted words a cache keeps; beyond it the rarest are forgotten."""
+"""Distinct unlisted, and distinct confirmed, words a cache keeps; beyond it the rarest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarginalCache:
     """Weighted word counts of one user. counts: float64 [n], everything heard so far. pending: float64 [n], the part
     not reported yet. unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances:
-    how many. words_digest: the word list that the ids belong to."""
+    how many. words_digest: the word list that the ids belong to. confirmed: words, listed or not -> in how many
+    utterances that the user confirmed."""
 
     words_digest: str
     counts: NDArray[np.float64]
@@ -49,6 +50,7 @@ class MarginalCache:
     unlisted: Mapping[str, float]
     utterances: int = 0
     pending_utterances: int = 0
+    confirmed: Mapping[str, float] = field(default_factory=dict)
 
 
 def empty(words: WordList) -> MarginalCache:
@@ -95,6 +97,7 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
         "words_digest": cache.words_digest,
         "listed": {words[word]: [cache.counts[word], cache.pending[word]] for word in seen},
         "unlisted": dict(sorted(cache.unlisted.items())),  # not in the order spoken
+        "confirmed": dict(sorted(cache.confirmed.items())),
         "utterances": cache.utterances,
         "pending_utterances": cache.pending_utterances,
     }
@@ -108,10 +111,13 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     with reading("counts/cache"):
         content = json.loads(data)
         listed = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content["listed"].items()}
-        unlisted = {str(word): float(weight) for word, weight in content["unlisted"].items()}
+        unlisted, confirmed = (
+            {str(word): float(weight) for word, weight in content.get(name, {}).items()}
+            for name in ("unlisted", "confirmed")
+        )
         utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
         digest = str(content["words_digest"])
-        weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
+        weights = [*unlisted.values(), *confirmed.values(), *(weight for pair in listed.values() for weight in pair)]
         if content["format"] != FORMAT or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
             raise ValueError
     counts, pending = np.zeros(len(words)), np.zeros(len(words))
@@ -125,7 +131,7 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     counts[0] = pending[0] = 0.0
     if digest != words.digest:
         pending = np.minimum(pending, counts)
-    return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances)
+    return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances, confirmed)
 
 
 def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) -> MarginalCache:
@@ -133,33 +139,41 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) ->
     for word_id, weight in counts.listed.items():
         for array in (total, pending) if due else (total,):
             array[word_id] = max(0.0, array[word_id] + sign * weight)
-    unlisted = dict(cache.unlisted)
-    for word, weight in counts.unlisted.items():
-        remaining = unlisted.get(word, 0.0) + sign * weight
-        if remaining > 1e-12:
-            unlisted[word] = remaining
-        else:
-            unlisted.pop(word, None)
-    if len(unlisted) > UNLISTED_LIMIT:
-        kept = sorted(unlisted, key=lambda word: (-unlisted[word], word))[:UNLISTED_LIMIT]
-        unlisted = {word: unlisted[word] for word in kept}
     return replace(
         cache,
         counts=total,
         pending=np.minimum(pending, total),
-        unlisted=unlisted,
+        unlisted=_recounted(cache.unlisted, counts.unlisted, sign),
+        confirmed=_recounted(cache.confirmed, dict.fromkeys(counts.confirmed, 1.0), sign),
         utterances=max(0, cache.utterances + sign),
         pending_utterances=max(0, cache.pending_utterances + (sign if due else 0)),
     )
 
 
+def _recounted(before: Mapping[str, float], change: Mapping[str, float], sign: int) -> Mapping[str, float]:
+    if not change:
+        return before
+    found = dict(before)
+    for word, weight in change.items():
+        remaining = found.get(word, 0.0) + sign * weight
+        if remaining > 1e-12:
+            found[word] = remaining
+        else:
+            found.pop(word, None)
+    kept = (
+        sorted(found, key=lambda word: (-found[word], word))[:UNLISTED_LIMIT] if len(found) > UNLISTED_LIMIT else found
+    )
+    return {word: found[word] for word in kept}
+
+
 @dataclass(frozen=True, slots=True)
 class UtteranceCounts:
     """Weighted counts of one utterance (the sum of eq. 4 over one n-best list). listed: word id -> weight.
-    unlisted: word -> weight."""
+    unlisted: word -> weight. confirmed: the words of what the user confirmed."""
 
     listed: Mapping[int, float]
     unlisted: Mapping[str, float] = field(default_factory=dict)
+    confirmed: frozenset[str] = frozenset()
 
 
 def count_words(texts: Sequence[str], words: WordList, weights: CombinationWeights) -> UtteranceCounts:
@@ -197,6 +211,22 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
             return None
         case Cancelled() | Repeated():
             return ()
+
+
+def confirmed_words(texts: Sequence[str], signal: Signal) -> frozenset[str]:
+    """The words that feedback confirms: of a correction, of what the user went on with, or of the text whose slots are
+    all right. texts: the n-best list as served."""
+    said = parts(signal)
+    match next((each for kind in (Corrected, Semantics, Accepted) for each in said if isinstance(each, kind)), None):
+        case Corrected(text=text):
+            return frozenset(text.split())
+        case Semantics() as semantics if texts:
+            best = _with_right_slots(texts, semantics)[0]
+            right = slot_cost(best, semantics.slots, semantics.lexicon, semantics.mode) == 0
+            return frozenset(best.split() if right else ())
+        case Accepted() if texts and len(said) == sum(isinstance(each, Accepted) for each in said):
+            return frozenset(texts[0].split())
+    return frozenset()
 
 
 def _with_right_slots(texts: Sequence[str], signal: Semantics) -> tuple[str, ...]:

@@ -15,21 +15,24 @@ from device_sdk.privacy.gaussian import gaussian_ratio
 from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from device_sdk.wire.words import is_word
+from rescoring.marginals import surprise
 
 SMALLEST_SHARE = 100
 """The smallest variance of a share, in squared units. A sum of discrete Gaussians is not quite one; from here on its
 probabilities differ from it by less than one part in e^900 (Kairouz, Liu and Steinke, 2021, theorem 11)."""
 
 
-def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int, int]:
+def bounded_counts(pending: NDArray[np.float64], background: NDArray[np.float64], plan: MarginalPlan) -> dict[int, int]:
     """Bound the counts of the utterances since the last report -> word id: weight in units of 1 / 256. At most
-    ``plan.max_words`` words, the heaviest first (equal weights: the lower id), each clipped to ``plan.max_weight``;
-    rounded down, so the L1 norm of the answer never exceeds ``l1_sensitivity(plan)`` whatever was said. A word's weight
-    below one unit is left out. pending: float64 [n]. Raises PrivacyError for unusable counts."""
+    ``plan.max_words`` words, the most surprising first (``rescoring.marginals.surprise``; equal ones: the lower id),
+    each clipped to ``plan.max_weight``; rounded down, so the L1 norm of the answer never exceeds
+    ``l1_sensitivity(plan)`` whatever was said. A word's weight below one unit is left out. pending: float64 [n].
+    background: the public u [n]. Raises PrivacyError for unusable counts."""
     _check(pending)
     units = np.floor(np.minimum(pending * FIXED_POINT, weight_units(plan))).astype(np.int64)
-    heaviest = np.argsort(-pending, kind="stable")[: plan.max_words]
-    return {int(word): int(units[word]) for word in sorted(heaviest.tolist()) if units[word] > 0}
+    said = np.flatnonzero(units)
+    chosen = said[np.argsort(-surprise(pending, background)[said], kind="stable")[: plan.max_words]]
+    return {int(word): int(units[word]) for word in sorted(chosen.tolist())}
 
 
 def unbounded_counts(total: NDArray[np.float64]) -> dict[int, int]:

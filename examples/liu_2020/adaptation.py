@@ -126,7 +126,7 @@ class Bounded:
 
     def publish(self, devices: Sequence[Personal]) -> Array | None:
         """The released counts of all rounds so far, smoothed with the background [n]."""
-        reports = (bounded_counts(device.pending, self.plan) for device in devices)
+        reports = (bounded_counts(device.pending, self.background, self.plan) for device in devices)
         found = add_noise(sum_counts(reports, len(self.background)), self.plan)
         self.released = found if self.released is None else self.released + found
         self.variance += released_variance(self.plan, len(devices))

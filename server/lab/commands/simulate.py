@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import deliver, print_table, write_file
+from device_sdk.errors import ConfigurationError
+from server.lab.commands.shared import read_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +29,9 @@ def command(
     heldout_each: Annotated[int | None, typer.Option(help="Utterances of a held-out voice; recordings: all.")] = None,
     seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
+    habit: Annotated[
+        str, typer.Option(help="Made people's habits, 0 to 1; a simulation for each of several, such as 0,0.5,1.")
+    ] = "1",
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
@@ -36,27 +41,45 @@ def command(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
     """Simulate devices that learn against a live server, under five conditions on the same utterances."""
-    from rich.console import Console
-
     from server.lab.simulation import Shape, SimulationSettings, render, simulate
     from server.lab.simulation.progress import progress
 
-    settings = SimulationSettings(
-        source=data,
-        bundle=bundle,
-        seeds=tuple(range(seed, seed + seeds)),
-        shape=Shape(rounds, devices, each, heldout, heldout_each),
-        workers=workers,
-        keep=str(keep) if keep is not None else None,
-    )
-    started = time.monotonic()
-    with progress() as watch:
-        dashboard = "dashboard, while the devices learn: {} (operator token {})"
-        document, runs = simulate(settings, watch, lambda *at: typer.echo(dashboard.format(*at), err=True))
-    document["settings"]["seconds"] = round(time.monotonic() - started)
-    write_file(report, render(document, runs), folders=True)
-    if deliver(document, json_, output, folders=True):
+    habits = dict.fromkeys(read_numbers("--habit", habit, float, "numbers from 0 to 1 like 0,0.5,1"))
+    if keep is not None and len(habits) > 1:
+        raise ConfigurationError("--keep: found several --habit, expected one; the state of one server is kept")
+    every = [
+        SimulationSettings(
+            source=data,
+            bundle=bundle,
+            seeds=tuple(range(seed, seed + seeds)),
+            shape=Shape(rounds, devices, each, heldout, heldout_each),
+            workers=workers,
+            keep=str(keep) if keep is not None else None,
+            habit=each_habit,
+        )
+        for each_habit in habits
+    ]
+    dashboard, documents = "dashboard, while the devices learn: {} (operator token {})", {}
+    for settings in every:
+        started = time.monotonic()
+        with progress() as watch:
+            document, runs = simulate(settings, watch, lambda *at: typer.echo(dashboard.format(*at), err=True))
+        document["settings"]["seconds"] = round(time.monotonic() - started)
+        name = f"{settings.habit:g}"
+        page = report if len(every) == 1 else report.with_stem(f"{report.stem}-habit-{name}")
+        write_file(page, render(document, runs), folders=True)
+        documents[name] = document, page
+    found = {"habits": {name: document for name, (document, _) in documents.items()}}
+    if deliver(found if len(every) > 1 else document, json_, output, folders=True):
         return
+    for document, page in documents.values():
+        _show(document, page, keep)
+
+
+def _show(document: dict[str, Any], report: Path, keep: Path | None) -> None:
+    """The tables of one simulation, and where the rest is."""
+    from rich.console import Console
+
     console = Console()
     print_table(console, table(document))
     if any(part for found in document["against_frozen"].values() for kind in found.values() for part in kind.values()):
@@ -81,7 +104,9 @@ def table(document: dict[str, Any]) -> Table:
     kinds = _kinds(document)
     result = Table(
         title=f"{len(document['voices']['devices'])} devices, {document['rounds']} rounds, "
-        f"seed {', '.join(map(str, document['seed_values']))}, {document['data']}: errors in %",
+        f"seed {', '.join(map(str, document['seed_values']))}, {document['data']}"
+        + (f", habit {document['habit']:g}" if document["habit"] != 1.0 else "")
+        + ": errors in %",
         caption="every utterance is decoded and scored first, then learned from once",
     )
     result.add_column("condition", no_wrap=True)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from device_sdk.bundle import Bundle
+from device_sdk.checks import check_interval
 from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.device import Device
@@ -54,7 +55,7 @@ class SimulationSettings:
     """source: ``made``, or KIND:PATH, such as ``barista:PATH``. bundle: path; None for the packaged one.
     seeds: each is one whole simulation with its own voices, sentences and order. workers: processes, one thread
     each. keep: a new or empty folder for the server's state of the condition with both streams, under the first seed;
-    it can be served again afterwards. None keeps nothing."""
+    it can be served again afterwards. None keeps nothing. habit: how much of the habits of made people there is."""
 
     source: str = "made"
     bundle: str | None = None
@@ -62,12 +63,16 @@ class SimulationSettings:
     shape: Shape = field(default_factory=Shape)
     workers: int = 2
     keep: str | None = None
+    habit: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigurationError(f"seeds: found {self.seeds}, expected one or more different numbers")
         if self.keep is not None and Path(self.keep).exists() and any(Path(self.keep).iterdir()):
             raise ConfigurationError(f"keep: {self.keep} is not empty; give a new folder, or remove what is in it")
+        check_interval("habit", self.habit, "[0, 1]")
+        if self.habit != 1.0 and self.source != "made":
+            raise ConfigurationError(f"habit: found {self.habit:g} for {self.source}; only made people's can be chosen")
         for place, name in ((self, "workers"), *((self.shape, name) for name in Shape.__slots__)):
             value = getattr(place, name)
             if value is not None and value < 1:

@@ -57,7 +57,8 @@ HABITS = 8
 HABITUAL = 0.15
 """A made person says one of HABITS own commands this often (the first most, as 1 / rank), else a new one, with
 favourite names, songs and so on of its own. In the meetings of ICSI's series one's own past takes 10.05 to 8.68 bits a
-word (-1.37); the past of a made person, from 200 words on, takes the packaged unigram's 9.46 to 8.11 (-1.35)."""
+word (-1.37); the past of a made person, from 200 words on, takes the packaged unigram's 9.46 to 8.11 (-1.35). This is
+full habit, 1; at 0.5 people say own commands half as often, and half of the others without favourites, at 0 never."""
 
 REGIONAL = 0.0
 """How often a made person has a regional accent: of those that training never heard the packaged model hears 40 to
@@ -77,16 +78,17 @@ def gather(
     folder: Path,
     tell: Callable[[int, int], None] = lambda done, total: None,
     ranges: Ranges = GENTLE,
+    habit: float = 1.0,
 ) -> Population:
     """The population of one seed, its speech rendered into ``folder``. source: ``made``, or KIND:PATH. voices: what the
     bundle's card lists; others are as the split says. tell(done, all): called as speech is rendered. ranges: of the
-    rooms and microphones of made people. Raises DataError where the source leaves no voice for devices or none to hold
-    out."""
+    rooms and microphones of made people; habit: how much of their habits, 0 to 1. Raises DataError where the source
+    leaves no voice for devices or none to hold out."""
     if source == "made":
         words: SlotLexicon | None = lexicon()
         base = VARIANTS["base"]
         filled = {name: getattr(shape, name) or usual for name, usual in MADE.items()}
-        said = _make_voices(seed, replace(shape, **filled), ranges)
+        said = _make_voices(seed, replace(shape, **filled), ranges, habit)
     else:
         role, kind = scoring(voices), kind_of(source)
         corpus = open_corpus(source, UNHEARD, role=role, seed=seed)
@@ -114,14 +116,14 @@ def gather(
 _Voices = list[tuple[str, list[list[Utterance]]]]
 
 
-def _make_voices(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
+def _make_voices(seed: int, shape: Shape, ranges: Ranges, habit: float) -> tuple[_Voices, _Voices]:
     """Made people, each with an own voice, room and habits; sentences of the devices' and the held-out splits."""
 
     def talk(split: Role, persons: int | None, rounds: int, each: int | None) -> _Voices:
         assert persons is not None and each is not None
         found: _Voices = []
         for number, person in enumerate(draw_people(split, persons, seed, ranges, regional=REGIONAL)):
-            said = _sentences(person, cast(Split, split), number, each * rounds, seed)
+            said = _sentences(person, cast(Split, split), number, each * rounds, seed, habit)
             title = f"{person.voice.variant} ({person.voice.accent})"
             found.append((title, [said[start : start + each] for start in range(0, len(said), each)]))
         return found
@@ -130,17 +132,21 @@ def _make_voices(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voi
     return devices, talk("heldout", shape.heldout, 1, shape.heldout_each)
 
 
-def _sentences(person: Person, split: Split, number: int, utterances: int, seed: int) -> list[Utterance]:
+def _sentences(
+    person: Person, split: Split, number: int, utterances: int, seed: int, habit: float = 1.0
+) -> list[Utterance]:
     """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
     generator = np.random.default_rng([seed, number, *split.encode()])
-    draw = partial(sample, generator, split, person.profile)
-    habits = [draw() for _ in range(HABITS)]
+    draw = partial(sample, generator, split)
+    habits = [draw(person.profile) for _ in range(HABITS)]
     shares = 1.0 / np.arange(1, HABITS + 1)
     shares /= shares.sum()
     said = []
     for position in range(utterances):
-        habitual = generator.random() < HABITUAL
-        command = habits[generator.choice(HABITS, p=shares)] if habitual else draw()
+        if generator.random() < HABITUAL * habit:
+            command = habits[generator.choice(HABITS, p=shares)]
+        else:
+            command = draw(person.profile if habit == 1.0 or generator.random() < habit else None)
         pitch = int(np.clip(person.voice.pitch + generator.integers(-4, 5), 0, 99))
         rate = int(np.clip(person.voice.rate + generator.integers(-10, 11), 80, 450))
         own = replace(person, voice=replace(person.voice, pitch=pitch, rate=rate))

@@ -34,7 +34,8 @@ def simulate(
         folder, populations = Path(name), dict[int, Population]()
         for seed in settings.seeds:
             told = partial(tell, f"speech, seed {seed}")
-            populations[seed] = gather(settings.source, seed, settings.shape, voices, folder / f"speech-{seed}", told)
+            own = folder / f"speech-{seed}"
+            populations[seed] = gather(settings.source, seed, settings.shape, voices, own, told, habit=settings.habit)
         runs = _run_all(settings, populations, folder, tell, announce)
     return document_of(settings, f"{bundle.manifest.name} {bundle.version}", populations, runs), runs
 
@@ -97,6 +98,7 @@ def document_of(
         "seed_values": list(settings.seeds),
         "epsilon": epsilon(runs),
         "data": settings.source,
+        "habit": settings.habit,
         "bytes": {name: _traffic(own) for name, own in by_condition.items()},
         "device": {name: _load(own) for name, own in by_condition.items()},
         "voices": {

@@ -125,16 +125,17 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     fields = json.loads(plain)
     if name == "given":
         return _given(plain, bundle)
-    listed, unlisted = fields.pop("listed"), fields.pop("unlisted")
+    listed, unlisted, confirmed = fields.pop("listed"), fields.pop("unlisted"), fields.pop("confirmed")
     return (
         set(fields) == {"format", "words_digest", "utterances", "pending_utterances"}
         and fields["words_digest"] == bundle.words.digest
         and all(isinstance(fields[each], int) for each in ("format", "utterances", "pending_utterances"))
         and list(listed) == sorted(listed, key=bundle.words.id)
         and list(unlisted) == sorted(unlisted)
-        and all(word.split() == [word] for word in (*listed, *unlisted))
+        and list(confirmed) == sorted(confirmed)
+        and all(word.split() == [word] for word in (*listed, *unlisted, *confirmed))
         and all(isinstance(weight, float) for pair in listed.values() for weight in pair)
-        and all(isinstance(weight, float) for weight in unlisted.values())
+        and all(isinstance(weight, float) for weight in (*unlisted.values(), *confirmed.values()))
     )
 
 

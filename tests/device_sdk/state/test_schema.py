@@ -45,7 +45,8 @@ def state(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Path
         offer = RoundOffer(round_id="r1", model_version=bundle.version, marginals=plan, closes_in_seconds=60.0)
         with store.transaction():
             reports.enqueue_words(who, offer, WordPlan(), OfferBounds(), model_state, 5)
-            model_state.keep_cache(reports.enqueue_marginals(store, who, offer, plan, OfferBounds(), model_state.cache))
+            held = model_state.cache, bundle.background
+            model_state.keep_cache(reports.enqueue_marginals(store, who, offer, plan, OfferBounds(), *held))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
         aggregation._join(who, model_state, "r2", shares, OfferBounds())
         model_state.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
@@ -90,7 +91,9 @@ def _in_the_clear(folder: Path) -> None:
         file.write(bytes(4096) + (store.get("counts", "cache") or b""))
 
 
-CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "utterances": 1, "pending_utterances": 1}
+NONE: dict[str, float] = {}
+CACHE = {"format": 1, "words_digest": "d", "utterances": 1, "pending_utterances": 1}
+CACHE |= {"listed": NONE, "unlisted": NONE, "confirmed": NONE}
 
 
 @pytest.mark.parametrize(

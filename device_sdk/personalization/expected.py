@@ -1,0 +1,48 @@
+"""Words that a user confirmed, for the first pass to expect: what rescoring weighs must first have been found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from device_sdk.decoding.hotwords import Hotword, Hotwords
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+
+EVIDENCE = 20.0
+"""Words of nobody in particular that are added to the user's: with few of their own, none is surprising."""
+SURPRISE = 3.0
+"""Nats by which log q(w) / u(w) must exceed 0: common words gain nothing, and would push others out of the beam."""
+MOST = 1000
+"""Words that are expected at a time, the most surprising first."""
+
+
+def expecting(given: Hotwords | None, confirmed: Mapping[str, float], bundle: Bundle, boost: float) -> Hotwords | None:
+    """The app's phrases, and the user's own words that no phrase or spelling of it is. confirmed: word -> in how many
+    utterances. boost: nats that such a word earns; 0 for none."""
+    if not boost:
+        return given
+    phrases = () if given is None else given.phrases
+    taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
+    own = [word for word in own_words(confirmed, bundle) if word not in taken]
+    return Hotwords.build([*phrases, *(Hotword(word, boost) for word in own)]) if own else given
+
+
+def own_words(confirmed: Mapping[str, float], bundle: Bundle) -> list[str]:
+    """Words that the user says far more often than others do, the most surprising first: those with
+
+        log(q(w) / u(w)) > SURPRISE, q(w) = c(w) / (sum of c + EVIDENCE)
+
+    q is eq. 4 of Liu & Peng 2020 without its background. Of a word outside the list u is that of the rarest listed one.
+    Words that the bundle's tokenizer cannot spell are left out."""
+    total, rarest = sum(confirmed.values()) + EVIDENCE, float(bundle.background.min())
+    found: dict[str, float] = {}
+    for word, count in confirmed.items():
+        (listed,) = bundle.words.ids(word) or (0,)
+        expected = float(bundle.background[listed]) if listed else rarest
+        surprise = math.log(count / total / expected)
+        if surprise > SURPRISE and bundle.tokenizer.letters.issuperset(word):
+            found[word] = surprise
+    return sorted(found, key=lambda word: (-found[word], word))[:MOST]

@@ -1,0 +1,115 @@
+"""Words that a user confirmed are heard better, are counted by what feedback confirms, and stay on the device."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk import Bundle, Device, Result
+from device_sdk.decoding.hotwords import Hotword, Hotwords
+from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
+from device_sdk.feedback.signals import Signal, Together
+from device_sdk.personalization.cache import confirmed_words
+from device_sdk.personalization.expected import EVIDENCE, SURPRISE, expecting, own_words
+from device_sdk.settings import DeviceSettings
+from rescoring.words import WordList
+from tests.device_sdk.test_device import KEY
+
+LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
+SMALL = {"drink": "mocha", "size": "small"}
+HEARD = ("get me a large latte", "get me a small mocha")
+
+
+@pytest.mark.parametrize(
+    ("signal", "expected"),
+    [
+        (Corrected("get me a mocha"), {"get", "me", "a", "mocha"}),
+        (Accepted(), {"get", "me", "a", "large", "latte"}),
+        (Semantics(SMALL, LEXICON), {"get", "me", "a", "small", "mocha"}),
+        (Semantics({"drink": "latte", "size": "small"}, LEXICON), {"get", "me", "a", "small", "latte"}),
+        (Together((Accepted(), Corrected("a mocha"))), {"a", "mocha"}),
+        (Together((Accepted(), Cancelled())), set()),
+        (Cancelled(), set()),
+        (Repeated(("get me",)), set()),
+        (Rating(1.0), set()),
+        (Alternate("get me a tea"), set()),
+    ],
+)
+def test_what_feedback_confirms(signal: Signal, expected: set[str]) -> None:
+    """A correction, what was gone on with, and a text with every slot right; what was only heard is no evidence."""
+    assert confirmed_words(HEARD, signal) == expected
+
+
+class Stub:
+    """As much of a bundle as the choice of words looks at."""
+
+    def __init__(self, probabilities: dict[str, float]) -> None:
+        rest = 1.0 - sum(probabilities.values())
+        self.words = WordList(("<unk>", *probabilities))
+        self.background = np.array([rest, *probabilities.values()])
+        self.tokenizer = type("Pieces", (), {"letters": frozenset("abcdefghijklmnopqrstuvwxyz")})()
+
+
+def chosen(confirmed: dict[str, float], probabilities: dict[str, float]) -> list[str]:
+    bundle: Any = Stub(probabilities)
+    return own_words(confirmed, bundle)
+
+
+def test_words_that_surprise_by_hand() -> None:
+    """q = count / (sum + EVIDENCE). Ten in all and EVIDENCE 20: said twice is 1/15, once 1/30."""
+    assert (EVIDENCE, SURPRISE) == (20.0, 3.0)
+    background = {"the": 0.05, "mocha": 0.001, "often": 1 / 30 / math.exp(2.9), "seldom": 1 / 30 / math.exp(3.1)}
+    confirmed = {"the": 6.0, "mocha": 2.0, "often": 1.0, "seldom": 1.0}
+    assert chosen(confirmed, background) == ["mocha", "seldom"], "log 66 = 4.2 and 3.1; 2.9 is too little"
+
+
+def test_unlisted_words_count_as_rare_and_what_no_piece_spells_is_left_out() -> None:
+    assert chosen({"zoë": 1.0, "xanthe": 1.0}, {"the": 0.5, "rare": 1e-4}) == ["xanthe"]
+
+
+def test_more_evidence_is_more() -> None:
+    """A word said once is no habit of somebody who has said little else; said again and again it is."""
+    background = {"coffee": 0.003}
+    assert chosen({"coffee": 1.0}, background) == [], "1 / 21 is 16 times as often, log 2.8"
+    assert chosen({"coffee": 9.0}, background) == ["coffee"], "9 / 29 is 103 times as often, log 4.6"
+
+
+def test_the_apps_phrases_stay_as_they_are(tiny_bundle: Bundle) -> None:
+    given = Hotwords.build([Hotword("jazz", 4.0, ("chess",))])
+    assert expecting(given, {}, tiny_bundle, 1.5) is given
+    assert expecting(given, {"jazz": 50.0, "chess": 50.0}, tiny_bundle, 1.5) is given, "both are the app's"
+    assert expecting(None, {"mocha": 50.0}, tiny_bundle, 0.0) is None
+    both = expecting(given, {"mocha": 50.0, "jazz": 50.0}, tiny_bundle, 1.5)
+    assert both is not None and [(each.phrase, each.boost) for each in both.phrases] == [("jazz", 4.0), ("mocha", 1.5)]
+
+
+def test_a_device_expects_what_was_confirmed_also_when_opened_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    noise = 0.1 * np.random.default_rng(3).standard_normal(32_000).astype(np.float32)
+
+    def heard(device: Device) -> Result:
+        return device.recognize(noise, 16_000)
+
+    def earned(result: Result) -> float:
+        return max(each.scores.hotword for each in result.nbest)
+
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
+        first = heard(device)
+        assert earned(first) == 0.0
+        word = next(word for each in first.nbest for word in each.text.split())
+        for _ in range(8):
+            device.feedback(heard(device), Corrected(word))
+        assert device._model_state.cache.confirmed == {word: 8.0}
+        assert earned(heard(device)) >= 1.5 and device.learned().expected == 1
+        device.feedback(result := heard(device), Accepted())
+        device.feedback(result, Cancelled())
+        assert device._model_state.cache.confirmed == {word: 8.0}, "feedback that is taken back confirms nothing"
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
+        assert earned(heard(device)) >= 1.5
+        device.forget()
+        assert earned(heard(device)) == 0.0
+    with Device.open(tmp_path / "off", KEY, tiny_bundle, DeviceSettings(learn=False, use_marginals=False)) as device:
+        for _ in range(8):
+            device.feedback(heard(device), Corrected(word))
+        assert earned(heard(device)) == 0.0
