@@ -214,17 +214,15 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
 
 
 def confirmed_words(texts: Sequence[str], signal: Signal) -> frozenset[str]:
-    """The words that feedback confirms: of a correction, of what the user went on with, or of the text whose slots are
-    all right. texts: the n-best list as served."""
+    """The words that feedback confirms: of a correction, or else of slots, whose values alone are known to be right, or
+    else of what the user went on with. texts: the n-best list as served."""
     said = parts(signal)
     match next((each for kind in (Corrected, Semantics, Accepted) for each in said if isinstance(each, kind)), None):
         case Corrected(text=text):
             return frozenset(text.split())
-        case Semantics() as semantics if texts:
-            best = _with_right_slots(texts, semantics)[0]
-            right = slot_cost(best, semantics.slots, semantics.lexicon, semantics.mode) == 0
-            return frozenset(best.split() if right else ())
-        case Accepted() if texts and len(said) == sum(isinstance(each, Accepted) for each in said):
+        case Semantics(slots=slots):
+            return frozenset(word for value in slots.values() for word in value.split())
+        case Accepted() if texts and all(isinstance(each, Accepted) for each in said):
             return frozenset(texts[0].split())
     return frozenset()
 

@@ -15,8 +15,9 @@ from tests.device_sdk.devices import KEY, quick, tell
 from tests.signals import noise
 from tests.tiny import tiny_weights
 
-STILL = quick(step=StepSettings(learning_rate=1e-9))
-"""Steps are taken and lead nowhere: what is compared is what was put there."""
+STILL = replace(quick(step=StepSettings(learning_rate=1e-9)), use_marginals=False)
+"""Steps are taken and lead nowhere: what is compared is what was put there. Words that were confirmed are not expected,
+as the published model does not expect them where it is compared."""
 
 Arrays = dict[str, np.ndarray]
 

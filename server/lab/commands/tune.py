@@ -69,10 +69,12 @@ def rescoring(
     tuned, before = min(found, key=lambda each: each[0].rates["marginals"])
     weights, rates = tuned.weights.to_mapping(), {**tuned.rates, "previous": before}
     report |= {"utterances": len(lists), "weights": weights, "previous": previous.to_mapping(), "wer": rates}
+    report["at_the_edge"] = tuned.edges
     stages = ("first_pass", "previous", "rescored", "marginals", "oracle")
     numbers = (f"{name} {value:g}" for name, value in weights.items() if isinstance(value, int | float))
     lines = [f"{name.replace('_', ' '):>12}  {100 * rates[name]:5.1f} % word errors" for name in stages]
     lines.append("     weights  " + ", ".join(numbers))
+    lines.append("     at the edge of what was tried: " + (", ".join(tuned.edges) or "none"))
     _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, combination=tuned.weights)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +28,7 @@ class Grid:
     word_bonus: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
     unlisted_bonus: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     marginal: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-    smoothing: tuple[float, ...] = (5.0, 20.0)
+    smoothing: tuple[float, ...] = (1.0, 5.0, 20.0, 100.0, 500.0)
     alpha: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
     beta: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75)
     sigma: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -40,10 +40,13 @@ FIRST_PASSES = ((0.0, 0.0), (0.15, 0.5), (0.3, 0.8), (0.45, 1.2))
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """weights: the choice. rates: word error by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``."""
+    """weights: the choice. rates: word error by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``. edges:
+    weights that are the last of the values that were tried, though others are possible beyond: the grid is too small.
+    """
 
     weights: CombinationWeights
     rates: dict[str, float]
+    edges: tuple[str, ...]
 
 
 def tune(
@@ -88,7 +91,20 @@ def tune(
             chosen = best({name: axis}, chosen, simulate)
         progress(0.2 / 3)
     rates |= {"marginals": simulate(chosen), "oracle": lists.oracle_error}
-    return Tuned(chosen, rates)
+    return Tuned(chosen, rates, edges(grid, chosen))
+
+
+def edges(grid: Grid, chosen: CombinationWeights) -> tuple[str, ...]:
+    """The weights that lie at an edge of the grid which is none of what is possible: 0, a whole share, or in alpha and
+    beta the rest of it."""
+
+    def cut(name: str) -> bool:
+        values, value = getattr(grid, name), getattr(chosen, name)
+        shares = {"ngram_share": chosen.ngram_share, **dict.fromkeys(("alpha", "beta"), chosen.alpha + chosen.beta)}
+        lowest = value == min(values) and (value != 0.0 or name.endswith("_bonus"))
+        return len(values) > 1 and (lowest or (value == max(values) and shares.get(name, 0.0) < 1.0))
+
+    return tuple(each.name for each in fields(Grid) if cut(each.name))
 
 
 def marginal_errors(

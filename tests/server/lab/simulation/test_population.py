@@ -1,10 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from device_sdk.errors import DataError
+from device_sdk.errors import ConfigurationError, DataError
 from server.lab.corpora.grammar import split_of
+from server.lab.simulation.fleet import SimulationSettings
 from server.lab.simulation.population import Participant, Shape, gather
 from tests.server.lab.test_read_roles import write_voices
 
@@ -29,6 +31,27 @@ def test_made_voices_and_sentences_belong_to_their_split_and_follow_from_the_see
     assert texts(first.devices) == texts(again.devices) != texts(other.devices)
     pairs = zip(first.devices[0].rounds[0], again.devices[0].rounds[0], strict=True)
     assert all(np.array_equal(a.load(), b.load()) for a, b in pairs)
+
+
+def test_habits_are_chosen(tmp_path: Path) -> None:
+    """With all of them people say some commands again; with none, nobody has any of their own."""
+    shape = Shape(rounds=1, devices=2, each=100, heldout=1, heldout_each=1)
+    said = {
+        habit: texts(gather("made", 3, shape, {}, tmp_path / str(habit), habit=habit).devices)
+        for habit in (0.0, 0.5, 1.0)
+    }
+    again = {habit: len(every) - len(set(every)) for habit, every in said.items()}
+    assert again[0.0] < again[0.5] < again[1.0]
+    assert len({tuple(every) for every in said.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [({"habit": 1.5}, r"habit.*1\.5"), ({"habit": 0.5, "source": "barista:x"}, "only made people's")],
+)
+def test_habits_that_make_no_sense_are_refused(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        SimulationSettings(**how)
 
 
 def test_real_voices_are_split_as_the_card_says(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
 from server.lab.corpora.utterance import Corpus, Utterance
 from server.lab.tuning.lists import ListEntry, at_speeds, gather, stack
-from server.lab.tuning.search import Grid, marginal_errors, others_marginals, smoothed, tune
+from server.lab.tuning.search import Grid, edges, marginal_errors, others_marginals, smoothed, tune
 
 WORDS = WordList((UNKNOWN, "play", "some", "jazz", "news", "chess"))
 BACKGROUND = np.full(6, 1 / 6)
@@ -66,6 +66,22 @@ def test_where_nothing_matters_the_start_is_kept() -> None:
     start, seen = CombinationWeights(language_model=0.3, marginal=2.0, smoothing=5.0), list[float]()
     assert tune(lists, start, WORDS, BACKGROUND, SMALL, seen.append).weights == start
     assert sum(seen) == pytest.approx(1.0) and min(seen) > 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, ()),
+        ({"smoothing": 500.0}, ("smoothing",)),
+        ({"marginal": 0.0, "ngram_share": 0.0, "beta": 0.0}, ()),  # nothing lies beyond
+        ({"marginal": 8.0, "word_bonus": -1.0}, ("word_bonus", "marginal")),
+        ({"alpha": 0.75, "beta": 0.25}, ()),  # together the whole
+        ({"alpha": 0.75, "beta": 0.1}, ("alpha",)),
+    ],
+)
+def test_a_choice_at_the_edge_of_the_grid_is_named(chosen: dict[str, float], expected: tuple[str, ...]) -> None:
+    inside = CombinationWeights(0.3, 0.5, 1.0, -1.0, 1.0, 0.25, 0.25, 1.0, 20.0)
+    assert edges(Grid(), replace(inside, **chosen)) == expected
 
 
 def test_a_speakers_own_words_are_learned_and_only_that_speakers() -> None:
