@@ -24,10 +24,10 @@ _STREAM = {
 class LearnedSummary:
     """What the device has learned, for its user to read; never what was said. utterances: whose words are counted;
     words: the most frequent with their counts; unlisted: how many distinct words it counts of no public list. expected:
-    how many it listens for, since the user confirmed them and says them more than others do. steps:
-    taken since the model ``model_version`` came; rollbacks: how often what they made was taken back. remembered:
-    utterances in memory just now; kept: how many of them are on the disk too, with their text. marginal_reports,
-    delta_reports, word_reports: sent so far, the last of new words; waiting: not sent yet."""
+    how many it listens for, since the user confirmed them and says them more than others do. steps: taken since the
+    model ``model_version`` came; rollbacks: how often what they made was taken back. remembered: utterances in memory
+    just now; kept: how many of them are on the disk too, with their text. marginal_reports, delta_reports,
+    word_reports: sent so far, the last of new words; waiting: not sent yet."""
 
     utterances: int
     words: tuple[tuple[str, float], ...]

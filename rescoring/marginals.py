@@ -64,8 +64,9 @@ def surprise(counts: Array, background: Array) -> Array:
     often it is said. 0 for what was not said. background: positive."""
     found = _counts(counts)
     surprises, said = np.zeros_like(found), np.flatnonzero(found)
-    own = found[said]
-    surprises[said] = own * (np.log(own) - np.log(background[said]) - np.log(own.sum()))
+    if said.size:
+        own = found[said]
+        surprises[said] = own * (np.log(own) - np.log(background[said]) - np.log(own.sum()))
     return surprises
 
 

@@ -190,9 +190,9 @@ class RecognitionSession(Listening):
     def _begin(self) -> None:
         """A new utterance, which starts where the last one ended."""
         self._check_host()
-        if self._host is not None:  # an utterance keeps the model of the moment in which it began
-            self._recognizer = self._host.newest()
-        expected = self._hotwords if self._host is None else self._host.expect(self._hotwords)
+        expected = self._hotwords
+        if self._host is not None:  # an utterance keeps the model and the words of the moment in which it began
+            self._recognizer, expected = self._host.newest(), self._host.expect(self._hotwords)
         recognizer = self._recognizer
         self.utterance_id = secrets.token_hex(16)
         self._start += self._consumed

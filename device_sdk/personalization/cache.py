@@ -160,10 +160,9 @@ def _recounted(before: Mapping[str, float], change: Mapping[str, float], sign: i
             found[word] = remaining
         else:
             found.pop(word, None)
-    kept = (
-        sorted(found, key=lambda word: (-found[word], word))[:UNLISTED_LIMIT] if len(found) > UNLISTED_LIMIT else found
-    )
-    return {word: found[word] for word in kept}
+    if len(found) <= UNLISTED_LIMIT:
+        return found
+    return {word: found[word] for word in sorted(found, key=lambda word: (-found[word], word))[:UNLISTED_LIMIT]}
 
 
 @dataclass(frozen=True, slots=True)

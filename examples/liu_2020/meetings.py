@@ -7,7 +7,6 @@ have each a voice, a room and a microphone of their own, of variants that no oth
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -63,8 +62,7 @@ def stages_of(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
     """The meetings of each stage, whole series of them, in their order. Series are ranked by a hash of their names: of
     every 27, 16 are for the test, 3 for development, 8 are learned."""
     held = list(meetings)
-    place = partial(hashlib.blake2b, digest_size=8, person=b"idiolect meeting")
-    ranked = sorted({series_of(meeting.name) for meeting in held}, key=lambda name: place(name.encode()).digest())
+    ranked = sorted({series_of(meeting.name) for meeting in held}, key=_position)
     test, development = (-(-len(ranked) * _SERIES_OF_27[stage] // 27) for stage in ("test", "development"))
     stages: dict[str, Stage] = {
         series: "test" if rank < test else "development" if rank < test + development else "learn"
@@ -90,6 +88,10 @@ def cut(words: Sequence[str], longest: int) -> list[Sequence[str]]:
     count = -(-len(words) // longest)
     bounds = [round(number * len(words) / count) for number in range(count + 1)] if count else []
     return [words[start:end] for start, end in pairwise(bounds)]
+
+
+def _position(series: str) -> bytes:
+    return hashlib.blake2b(series.encode(), digest_size=8, person=b"idiolect meeting").digest()
 
 
 MEETINGS = Domain(

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from device_sdk import Corrected, Device, DeviceSettings, LearningSettings
 from device_sdk.feedback.signals import Signal
 from device_sdk.hypothesis import Hypothesis, Scores
@@ -29,3 +32,8 @@ def tell(device: Device, seed: int = 1, signal: Signal = LIGHT, samples: int = 9
     result = device.recognize(noise(samples, seed), 16_000)
     device.feedback(result, signal)
     return result.utterance_id
+
+
+def even(words: int) -> NDArray[np.float64]:
+    """A background that expects every word alike."""
+    return np.full(words, 1.0 / words)

@@ -59,21 +59,25 @@ def command(
         )
         for each_habit in habits
     ]
-    dashboard, documents = "dashboard, while the devices learn: {} (operator token {})", {}
+    documents: dict[str, dict[str, Any]] = {}
+    pages: dict[str, Path] = {}
     for settings in every:
-        started = time.monotonic()
+        started, name = time.monotonic(), f"{settings.habit:g}"
         with progress() as watch:
-            document, runs = simulate(settings, watch, lambda *at: typer.echo(dashboard.format(*at), err=True))
+            document, runs = simulate(settings, watch, _announce)
         document["settings"]["seconds"] = round(time.monotonic() - started)
-        name = f"{settings.habit:g}"
-        page = report if len(every) == 1 else report.with_stem(f"{report.stem}-habit-{name}")
-        write_file(page, render(document, runs), folders=True)
-        documents[name] = document, page
-    found = {"habits": {name: document for name, (document, _) in documents.items()}}
-    if deliver(found if len(every) > 1 else document, json_, output, folders=True):
+        documents[name] = document
+        pages[name] = report if len(every) == 1 else report.with_stem(f"{report.stem}-habit-{name}")
+        write_file(pages[name], render(document, runs), folders=True)
+    found = {"habits": documents} if len(every) > 1 else document
+    if deliver(found, json_, output, folders=True):
         return
-    for document, page in documents.values():
-        _show(document, page, keep)
+    for name, document in documents.items():
+        _show(document, pages[name], keep)
+
+
+def _announce(url: str, token: str) -> None:
+    typer.echo(f"dashboard, while the devices learn: {url} (operator token {token})", err=True)
 
 
 def _show(document: dict[str, Any], report: Path, keep: Path | None) -> None:

@@ -1,7 +1,6 @@
 import base64
 import copy
 import json
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -9,7 +8,6 @@ import httpx
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from device_sdk import CheckInError, Client, OfferBounds, StateError
@@ -23,6 +21,7 @@ from device_sdk.state import Store, records
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
 from device_sdk.wire import messages, signing
 from device_sdk.wire.messages import CheckIn, DeltaPlan, MarginalPlan, MarginalReport, Marginals, RoundOffer
+from tests.device_sdk.devices import even
 
 URL = "http://server.test"
 
@@ -148,17 +147,14 @@ def cache(pending: list[float], utterances: int = 3) -> MarginalCache:
     return MarginalCache("digest", values + 1.0, values, {"secret": 2.0}, 10, utterances)
 
 
-def even(counts: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """A background that expects every word alike."""
-    return np.full(len(counts), 1.0 / len(counts))
-
-
 OFFER = RoundOffer(round_id="round-1", model_version="m1", closes_in_seconds=60)
 
 
 def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store, who: identity.Identity) -> None:
     before = cache([0.0, 3.0, 0.5, 0.25])
-    after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), OfferBounds(), before, even(before.pending))
+    after = enqueue_marginals(
+        store, who, OFFER, MarginalPlan(max_words=2), OfferBounds(), before, even(len(before.pending))
+    )
     assert after.pending.sum() == 0 and after.pending_utterances == 0
     assert has_reported(store, who, "round-1", "marginals") and not has_reported(store, who, "round-1", "deltas")
     (report,) = waiting(store, URL)
@@ -178,7 +174,7 @@ def test_mode_paper_sends_every_count_so_far(store: Store, who: identity.Identit
 
     def counts(round_id: str, pending: list[float]) -> tuple[dict[int, int], MarginalCache]:
         offer = OFFER.model_copy(update={"round_id": round_id})
-        after = enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending), even(pending))
+        after = enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending), even(len(pending)))
         return MarginalReport.model_validate_json([*waiting(store, URL)][-1].body).counts, after
 
     assert counts("round-1", [0.0, 3.0, 0.5])[0] == {1: 768, 2: 128}
@@ -194,7 +190,9 @@ def test_mode_paper_sends_every_count_so_far(store: Store, who: identity.Identit
 
 def test_nothing_to_say_sends_nothing(store: Store, who: identity.Identity) -> None:
     before = cache([0.0, 0.0])
-    assert enqueue_marginals(store, who, OFFER, MarginalPlan(), OfferBounds(), before, even(before.pending)) is before
+    assert (
+        enqueue_marginals(store, who, OFFER, MarginalPlan(), OfferBounds(), before, even(len(before.pending))) is before
+    )
     assert [*waiting(store, URL)] == [] and has_reported(store, who, "round-1", "marginals")
 
 
@@ -202,7 +200,7 @@ def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store, w
     for number, pending in enumerate(([0.0] * 200, [1.0] * 200)):
         offer = OFFER.model_copy(update={"round_id": f"r{number}"})
         plan = MarginalPlan(trust="local", max_weight=1e-4)
-        enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending), even(pending))
+        enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending), even(len(pending)))
     silent, spoke = (MarginalReport.model_validate_json(report.body) for report in waiting(store, URL))
     assert silent.utterances == spoke.utterances == 0 and len(silent.counts) > 100
 

@@ -15,7 +15,8 @@ from device_sdk.personalization.cache import confirmed_words
 from device_sdk.personalization.expected import EVIDENCE, SURPRISE, expecting, own_words
 from device_sdk.settings import DeviceSettings
 from rescoring.words import WordList
-from tests.device_sdk.test_device import KEY
+from tests.device_sdk.devices import KEY
+from tests.signals import noise
 
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 SMALL = {"drink": "mocha", "size": "small"}
@@ -86,10 +87,8 @@ def test_the_apps_phrases_stay_as_they_are(tiny_bundle: Bundle) -> None:
 
 
 def test_a_device_expects_what_was_confirmed_also_when_opened_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    noise = 0.1 * np.random.default_rng(3).standard_normal(32_000).astype(np.float32)
-
     def heard(device: Device) -> Result:
-        return device.recognize(noise, 16_000)
+        return device.recognize(noise(32_000, 3), 16_000)
 
     def earned(result: Result) -> float:
         return max(each.scores.hotword for each in result.nbest)

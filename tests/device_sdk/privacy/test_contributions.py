@@ -5,17 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import bounded_counts, l1_sensitivity
 from device_sdk.wire.messages import MarginalPlan
 from rescoring.marginals import surprise
-
-
-def even(words: int) -> NDArray[np.float64]:
-    """A background that expects every word alike."""
-    return np.full(words, 1.0 / words)
+from tests.device_sdk.devices import even
 
 
 @pytest.mark.parametrize(
