@@ -27,12 +27,12 @@ Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
-    2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone: a
-    yardstick, for which somebody would have to know what was said. renewed: when the personal part follows what was
-    said, after each utterance as on a device, or once a round (section 2.2 has both)."""
+    2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone, ``said``
+    what was said: yardsticks, for which somebody would have to know it. renewed: when the personal part follows what
+    was said, after each utterance as on a device, or once a round (section 2.2 has both)."""
 
     weights: CombinationWeights
-    ranks: Literal["first", "second", "errors"] = "first"
+    ranks: Literal["first", "second", "errors", "said"] = "first"
     renewed: Literal["utterance", "round"] = "utterance"
 
 
@@ -63,8 +63,12 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, how
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
     """The device after one more utterance, of which nothing but its own n-best list is known (eq. 3 and 4). scores: of
     the second pass [N]."""
-    shares = shares_of(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
-    found = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts))
+    if how.ranks == "said":
+        assert heard.said is not None
+        found = np.bincount(heard.said, np.ones(len(heard.said)), minlength=len(known.counts))
+    else:
+        shares = shares_of(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
+        found = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts))
     return Personal(known.counts + found, known.pending + found)
 
 

@@ -1,8 +1,9 @@
 """n-best lists of meetings, cached so that everything after the first pass reruns in minutes, and ready to be rescored.
 
-A list holds what the device has of an utterance, and how many word errors each entry makes, but no transcript: nothing
-of it can come into a simulation but by being recognized. A cache folder holds the lists in ``development/`` and
-``test/``, ``words.txt`` and ``background.safetensors`` of the bundle, and ``about.json``, on how the lists came about.
+A list holds what the device has of an utterance, and how many word errors each entry makes. What was really said is
+there for yardsticks alone: nothing else of it can come into a simulation but by being recognized. A cache folder holds
+the lists in ``development/`` and ``test/``, ``words.txt`` and ``background.safetensors`` of the bundle, and
+``about.json``, on how the lists came about.
 
 N: hypotheses of an utterance; U: utterances of a client; n: words on the list."""
 
@@ -31,7 +32,8 @@ _SUFFIX = ".jsonl.gz"
 class NBest:
     """One utterance: N hypotheses, the first pass' best first, no text twice. speaker: who said it. texts: [N].
     acoustic: log p(tokens | audio) [N], nats. neural, ngram: log p(words, end) of the second pass' language models [N],
-    nats, if scored. errors: word errors [N]. words: of what was said."""
+    nats, if scored. errors: word errors [N]. words: of what was said. meeting: where, unless that is the client. said:
+    the words themselves, where they are known."""
 
     speaker: str
     texts: tuple[str, ...]
@@ -40,11 +42,13 @@ class NBest:
     words: int
     neural: tuple[float, ...] | None = None
     ngram: tuple[float, ...] | None = None
+    meeting: str | None = None
+    said: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A meeting as a client of the server: what it recognized, in the order of time."""
+    """A client of the server: what it recognized, in the order of time."""
 
     name: str
     utterances: tuple[NBest, ...]
@@ -92,7 +96,7 @@ class Heard:
     """One utterance as a device has it after its first pass. ids: word ids of each hypothesis, 0 for unlisted words.
     acoustic, neural, ngram: scores [N], nats. words, unlisted: counts [N]. flat, owner: all word ids after one another,
     and the hypothesis that each is of. errors: word errors of each hypothesis, for whoever judges; no device sees
-    them."""
+    them, nor ``said``, the ids of what was said where that is known."""
 
     ids: tuple[tuple[int, ...], ...]
     acoustic: Array
@@ -103,6 +107,7 @@ class Heard:
     flat: NDArray[np.int64]
     owner: NDArray[np.int64]
     errors: NDArray[np.int64]
+    said: NDArray[np.int64] | None = None
 
     def personal(self, factors: Array) -> Array:
         """What eq. 1 of Liu & Peng 2020 adds to each hypothesis [N]: the sum of its words' factors. factors: [n],
@@ -125,11 +130,13 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A client with what it heard, in the order of time. said: words that were said in each utterance [U]."""
+    """A client with what it heard, in the order of time. said: words that were said in each utterance [U]. meetings:
+    where [U]."""
 
     name: str
     heard: tuple[Heard, ...]
     said: NDArray[np.int64]
+    meetings: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.heard)
@@ -142,6 +149,7 @@ def listeners(clients: Iterable[Client], words: WordList) -> list[Listener]:
             client.name,
             tuple(_heard(nbest, words, client.name) for nbest in client.utterances),
             np.array([nbest.words for nbest in client.utterances], np.int64),
+            tuple(nbest.meeting or client.name for nbest in client.utterances),
         )
         for client in clients
     ]
@@ -161,12 +169,14 @@ def _heard(nbest: NBest, words: WordList, name: str) -> Heard:
         flat=np.array([word for row in ids for word in row], np.int64),
         owner=np.repeat(np.arange(len(ids)), [len(row) for row in ids]),
         errors=np.array(nbest.errors, np.int64),
+        said=None if nbest.said is None else np.array(words.ids(nbest.said), np.int64),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a cache folder holds. background: u of eq. 1, positive [n]."""
+    """What a cache folder holds. background: u of eq. 1, positive [n]. development: empty where the clients of the test
+    are so few that settings for one half of them are chosen on the other."""
 
     background: Array
     development: tuple[Listener, ...]
@@ -189,7 +199,9 @@ def open_cache(folder: Path) -> Cached:
         about = json.loads(described.read_text("utf-8")) if described.exists() else {}
     except Exception as error:  # safetensors has no common error type
         raise DataError(f"{folder}: not a cache of n-best lists ({error}); delete it to have it made again") from error
-    development, test = (listeners(read_clients(folder / stage), words) for stage in ("development", "test"))
+    held = (folder / "development").is_dir()
+    development = listeners(read_clients(folder / "development"), words) if held else []
+    test = listeners(read_clients(folder / "test"), words)
     both = {client.name for client in development} & {client.name for client in test}
     if both:
         raise DataError(f"{folder}: {sorted(both)} in development and test; expected meetings of one set only")

@@ -1,11 +1,12 @@
 """From transcripts to scored n-best lists: models, speech and lists are made where they are missing, and kept.
 
-The recognizer and the two language models of a fleet learn from the meetings of the stage ``learn`` and from sentences
-said to assistants (``slurp/lm.txt``). The language models score every hypothesis of the recognizer's lists once."""
+The recognizer and the two language models of a fleet learn from general text: sentences said to assistants and read
+aloud; inside a corpus from its meetings of the stage ``learn`` and what is said to assistants. The language models
+score every hypothesis of the recognizer's lists once."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,13 @@ from examples.liu_2020.lists import Client, NBest, read_clients, write_client
 from examples.liu_2020.meetings import (
     LONGEST,
     MEETINGS,
-    SHORTEST,
     Meeting,
+    Setting,
+    Talk,
     cast,
+    clients_of,
+    cut,
     read_meetings,
-    series_of,
     stages_of,
     utterances,
     waveform,
@@ -36,14 +39,17 @@ from export.bundles import bundle_run
 from rescoring.combination import CombinationWeights
 from server.lab.evaluation.scores import word_errors
 from server.lab.simulation.progress import Tell
-from server.lab.training.background import TextSources, run_language_model, run_ngram
+from server.lab.training.background import TextSources, run_language_model, run_ngram, run_words
 from server.lab.training.data import Example
 from server.lab.training.language_model import LanguageModelSettings
 from server.lab.training.pieces import read_sentences, word_list
 from server.lab.training.rnnt import train_rnnt
 from server.lab.training.trainer import Budget
 
-_LICENCE = "CC BY 4.0 (AMI corpus, SLURP)"
+_LICENCE = "CC BY 4.0 (AMI corpus, SLURP, LibriSpeech), CC0 (Common Voice)"
+_GENERAL = ("slurp/lm.txt", "librispeech/manifest.jsonl@base", "common_voice/manifest.jsonl@base")
+_LISTED = 20_000
+"""Words of the list where no meeting says which they are: then the most frequent English ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +70,36 @@ class BaseSettings:
     cutoffs: tuple[int, ...] = (1, 1, 2)
 
 
-def base_sentences(data: Path, meetings: Sequence[Meeting]) -> list[str]:
-    """The distinct sentences that base models may learn from."""
-    said = [said.text for meeting in stages_of(meetings)["learn"] for said in utterances(meeting)]
-    requests = read_sentences(data / "slurp" / "lm.txt")
-    kept = (text for text in requests if SHORTEST <= len(text.split()) <= LONGEST)
-    return list(dict.fromkeys([*said, *kept]))
+def base_sentences(data: Path, meetings: Sequence[Meeting], setting: Setting) -> list[str]:
+    """The distinct sentences that base models may learn from, none longer than an utterance."""
+    sources = _GENERAL[:1] if setting.inside else _GENERAL
+    said = [said.text for m in _learned(meetings, setting) for said in utterances(m, setting.shortest)]
+    general = [" ".join(part) for source in sources for text in read_sentences(data / source) for part in _cut(text)]
+    return list(dict.fromkeys([*said, *(text for text in general if len(text.split()) >= setting.shortest)]))
 
 
-def watched_utterances(meetings: Sequence[Meeting], each: int) -> list[Example]:
-    """``each`` utterances, spread over the meeting, of every development meeting."""
+def _learned(meetings: Sequence[Meeting], setting: Setting) -> Sequence[Meeting]:
+    return stages_of(meetings)["learn"] if setting.inside else ()
+
+
+def _cut(text: str) -> list[Sequence[str]]:
+    return cut(text.split(), LONGEST)
+
+
+def watched_utterances(talks: Iterable[Talk], setting: Setting, each: int) -> list[Example]:
+    """``each`` utterances of every client, spread over its first meeting."""
     found = []
-    for meeting in stages_of(meetings)["development"]:
-        persons, said = cast(meeting, "development"), utterances(meeting)
+    for talk in talks:
+        persons, said = cast(talk, "development"), utterances(talk[0], setting.shortest)
         for number in range(0, len(said), max(1, len(said) // each))[:each]:
-            features = logmel(waveform(meeting, number, said[number], persons))
+            features = logmel(waveform(talk[0], number, said[number], persons))
             found.append(Example(features, said[number].text, "meetings.development"))
     return found
 
 
-def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSettings, start: Bundle, out: Path) -> None:
+def train_recognizer(
+    sentences: Sequence[str], watched: Sequence[Example], settings: BaseSettings, start: Bundle, out: Path
+) -> None:
     """Train the packaged model further on general sentences, where the folder has no finished weights. What it starts
     from has heard commands and requests to assistants, no meeting."""
     described = out / "training.json"
@@ -92,17 +108,21 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
     given = {"budget": Budget(steps=settings.recognizer_steps), "snapshot_minutes": 15.0}
     recipe = further_recipe(start, made_augmented=0.1, shard=settings.shard, window=6, **given)
     scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
-    mixture = spoken_by(MEETINGS, 600, base_sentences(data, meetings), scenes)
-    pieces = start.file("tokenizer.model").read_bytes()
-    train_rnnt(recipe, mixture, pieces, out, watched_utterances(meetings, settings.watched), begin=start.weights)
+    mixture = spoken_by(MEETINGS, 600, sentences, scenes)
+    train_rnnt(recipe, mixture, start.file("tokenizer.model").read_bytes(), out, watched, begin=start.weights)
 
 
 def train_language_models(
-    data: Path, meetings: Sequence[Meeting], settings: BaseSettings, out: Path, tell: Callable[[float, float], None]
+    text: Sequence[str],
+    setting: Setting,
+    held: Mapping[Stage, Iterable[Talk]],
+    settings: BaseSettings,
+    out: Path,
+    tell: Callable[[float, float], None],
 ) -> dict[str, dict[str, float]]:
     """Train the Transformer and estimate the n-gram over every word of the text, where the folder has none. Returns the
-    perplexity of either ("neural", "ngram") on the utterances of development and test meetings."""
-    sources = _text(data, meetings, out)
+    perplexity of either ("neural", "ngram") on what is held out of each stage."""
+    sources = _text(text, setting, held, out)
     described = {"neural": out / "language_model.json", "ngram": out / "ngram.json"}
     if not described["neural"].exists():
         sizes: dict[str, Any] = {name: getattr(settings, name) for name in ("size", "feed_forward", "blocks", "heads")}
@@ -121,55 +141,51 @@ def shipped_bundle(recognizer: Path, language_models: Path, out: Path) -> Bundle
     return Bundle.open(out)
 
 
-def _text(data: Path, meetings: Sequence[Meeting], out: Path) -> TextSources:
-    """The text files that the language models learn from and are measured on."""
+def _text(text: Sequence[str], setting: Setting, held: Mapping[Stage, Iterable[Talk]], out: Path) -> TextSources:
+    """The text files that the language models learn from and are measured on. Words are those of the text; where it
+    knows no meeting, as many more of those that English has most."""
     out.mkdir(parents=True, exist_ok=True)
-    text, words = out / "text.txt", out / "words.txt"
+    path, words = out / "text.txt", out / "words.txt"
     if not words.exists():
-        sentences = base_sentences(data, meetings)
-        text.write_text("\n".join([*sentences, ""]), "utf-8")
-        words.write_text("\n".join([*word_list((), sentences, 1), ""]), "utf-8")
-    held: dict[Stage, Path] = {"development": out / "development.txt", "test": out / "test.txt"}
-    for stage, path in held.items():
-        said = (said.text for meeting in stages_of(meetings)[stage] for said in utterances(meeting))
-        path.write_text("\n".join([*said, ""]), "utf-8")
-    return TextSources(words, (text,), 0, tuple(held.values()))
+        path.write_text("\n".join([*text, ""]), "utf-8")
+        if setting.inside:
+            words.write_text("\n".join([*word_list((), text, 1), ""]), "utf-8")
+        else:
+            run_words(TextSources(words, (path,), 0), _LISTED, "idiolect train words")
+    paths = {stage: out / f"{setting.corpus}-{stage}.txt" for stage in held}
+    for stage, talks in held.items():
+        said = (one.text for talk in talks for meeting in talk for one in utterances(meeting, setting.shortest))
+        paths[stage].write_text("\n".join([*said, ""]), "utf-8")
+    return TextSources(words, (path,), 0, tuple(paths.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """most: utterances of a meeting, from its beginning. decoding: beam and list."""
+    """most: utterances of a client at a meeting, from its beginning (None: as the setting has it). decoding: beam and
+    list."""
 
-    most: int = 200
+    most: int | None = None
     decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=20, nbest=20, threshold=8.0))
 
 
-def choose_meetings(meetings: Sequence[Meeting], count: int | None) -> list[Meeting]:
-    """``count`` meetings, one of every series before a second one of any; None for all. In the order of choice."""
-    places: dict[str, int] = {}
-    ranked = []
-    for meeting in sorted(meetings, key=lambda meeting: meeting.name):
-        series = series_of(meeting.name)
-        places[series] = places.get(series, 0) + 1
-        ranked.append((places[series], series, meeting))
-    return [meeting for _, _, meeting in sorted(ranked, key=lambda entry: entry[:2])][:count]
-
-
-def recognize(meeting: Meeting, stage: Stage, recognizer: Recognizer, settings: FirstPass) -> Client:
-    """The n-best lists of a meeting's first utterances, said by voices of the stage."""
-    found, persons = [], cast(meeting, stage)
-    for number, said in enumerate(utterances(meeting)[: settings.most]):
-        nbest = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
-        found.append(
-            NBest(
-                speaker=said.speaker,
-                texts=tuple(hypothesis.text for hypothesis in nbest),
-                acoustic=_rounded(hypothesis.scores.acoustic for hypothesis in nbest),
-                errors=tuple(word_errors(said.text, hypothesis.text) for hypothesis in nbest),
-                words=len(said.text.split()),
+def recognize(name: str, talk: Talk, stage: Stage, recognizer: Recognizer, setting: Setting, most: int) -> Client:
+    """The n-best lists of a client's first utterances at each meeting, said by voices of the stage."""
+    found, persons = [], cast(talk, stage)
+    for meeting in talk:
+        for number, said in enumerate(utterances(meeting, setting.shortest)[:most]):
+            nbest = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
+            found.append(
+                NBest(
+                    speaker=said.speaker,
+                    texts=tuple(hypothesis.text for hypothesis in nbest),
+                    acoustic=_rounded(hypothesis.scores.acoustic for hypothesis in nbest),
+                    errors=tuple(word_errors(said.text, hypothesis.text) for hypothesis in nbest),
+                    words=len(said.text.split()),
+                    meeting=meeting.name,
+                    said=said.text,
+                )
             )
-        )
-    return Client(meeting.name, tuple(found))
+    return Client(name, tuple(found))
 
 
 def _rounded(values: Iterable[float]) -> tuple[float, ...]:
@@ -178,19 +194,20 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def decode(
-    meetings: Iterable[Meeting],
+    talks: Mapping[str, Talk],
     stage: Stage,
     bundle: Bundle,
     folder: Path,
-    settings: FirstPass,
+    setting: Setting,
+    first: FirstPass,
     tell: Callable[[int, int], None],
 ) -> None:
-    """Write the lists of every meeting to ``folder``, but for those that are there."""
-    missing = [meeting for meeting in meetings if not (folder / f"{meeting.name}.jsonl.gz").exists()]
-    recognizer = Recognizer(bundle, settings.decoding)
-    for number, meeting in enumerate(missing):
+    """Write the lists of every client to ``folder``, but for those that are there."""
+    missing = [name for name in talks if not (folder / f"{name}.jsonl.gz").exists()]
+    recognizer = Recognizer(bundle, first.decoding)
+    for number, name in enumerate(missing):
         tell(number, len(missing))
-        write_client(folder, recognize(meeting, stage, recognizer, settings))
+        write_client(folder, recognize(name, talks[name], stage, recognizer, setting, first.most or setting.most))
     tell(len(missing), len(missing))
 
 
@@ -215,7 +232,7 @@ def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Cal
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is. development, test: meetings that are recognized; None for all."""
+    """How large everything is. development, test: clients that are recognized; None for all."""
 
     base: BaseSettings = field(default_factory=BaseSettings)
     first: FirstPass = field(default_factory=FirstPass)
@@ -223,25 +240,35 @@ class Scale:
     test: int | None = None
 
 
-def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle | None = None) -> Path:
-    """The cache folder of scored n-best lists, made in ``work`` as far as it is not there. start: the bundle that the
-    recognizer grows from; by default the packaged one."""
-    meetings = read_meetings(data / "ami" / "meetings.jsonl")
-    recognizer, models, cache = work / "recognizer", work / "language_models", work / "lists"
-    train_recognizer(data, meetings, scale.base, start or Bundle.open(), recognizer)
-    perplexity = train_language_models(
-        data, meetings, scale.base, models, lambda share, _: tell("language model", round(100 * share), 100)
-    )
-    bundle = shipped_bundle(recognizer, models, work / "bundle")
-    cache.mkdir(parents=True, exist_ok=True)
-    for name in ("words.txt", "background.safetensors"):
-        shutil.copyfile(bundle.file(name), cache / name)
+def make_lists(data: Path, work: Path, setting: Setting, scale: Scale, tell: Tell, start: Bundle | None = None) -> Path:
+    """The cache folder of scored n-best lists, made in ``work`` as far as it is not there. Base models that know no
+    meeting are the same for all corpora. start: the bundle that the recognizer grows from; by default the packaged
+    one."""
+    meetings = read_meetings(data / setting.corpus / setting.file)
+    name = f"{setting.corpus}-inside" if setting.inside else setting.corpus
+    models, cache = work / (name if setting.inside else "general"), work / name / "lists"
+    stages = stages_of(meetings) if setting.corpus == "ami" else {"test": tuple(meetings)}
     counts: dict[Stage, int | None] = {"development": scale.development, "test": scale.test}
-    for stage, count in counts.items():
-        said = choose_meetings(stages_of(meetings)[stage], count)
-        first = work / "first_pass" / stage
-        decode(said, stage, bundle, first, scale.first, partial(tell, f"first pass, {stage}"))
-        names = [meeting.name for meeting in said]
-        score(bundle, first, cache / stage, names, partial(tell, f"second pass, {stage}"))
+    said = {stage: clients_of(setting, stages[stage], count) for stage, count in counts.items() if stage in stages}
+    text = base_sentences(data, meetings, setting)
+    watched = watched_utterances(said.get("development", {}).values(), setting, scale.base.watched)
+    train_recognizer(text, watched, scale.base, start or Bundle.open(), models / "recognizer")
+    held = {stage: tuple(talks.values()) for stage, talks in said.items()}
+    perplexity = train_language_models(
+        text,
+        setting,
+        held,
+        scale.base,
+        models / "language_models",
+        lambda share, _: tell("language model", round(100 * share), 100),
+    )
+    bundle = shipped_bundle(models / "recognizer", models / "language_models", models / "bundle")
+    cache.mkdir(parents=True, exist_ok=True)
+    for file in ("words.txt", "background.safetensors"):
+        shutil.copyfile(bundle.file(file), cache / file)
+    for stage, talks in said.items():
+        first = work / name / "first_pass" / stage
+        decode(talks, stage, bundle, first, setting, scale.first, partial(tell, f"first pass, {stage}"))
+        score(bundle, first, cache / stage, list(talks), partial(tell, f"second pass, {stage}"))
     write_file(cache / "about.json", json.dumps({"perplexity": perplexity}, indent=2) + "\n")
     return cache

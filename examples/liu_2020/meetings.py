@@ -1,4 +1,4 @@
-"""What was said at meetings, cut to utterances, which meetings are for what, and the same aloud.
+"""What was said at meetings, cut to utterances, which meetings are for what, whose they are, and the same aloud.
 
 Meetings of one series (``ES2002a`` to ``ES2002d``) have the same people and the same project, so a series belongs to
 one stage as a whole: nothing that a test meeting says or is about was heard in training or chose a setting. Its people
@@ -16,11 +16,34 @@ from device_sdk.errors import DataError
 from examples.rao_2023.domains import QUIET, Domain, Stage, people
 from server.lab.corpora.made import Person, say
 from server.lab.corpora.readers import read_jsonl
-from server.lab.corpora.utterance import Waveform, clean
+from server.lab.corpora.text import written_out
+from server.lab.corpora.utterance import Waveform
 
-SHORTEST, LONGEST = 3, 12
-"""Words of an utterance: longer turns are cut, shorter parts are left out."""
+LONGEST = 12
+"""Words of an utterance: longer turns are cut."""
 _SERIES_OF_27: Mapping[Stage, int] = {"test": 16, "development": 3}  # of the rest is learned
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Whose talk is recognized, by models that have heard what. corpus: folder of the data. inside: whether recognizer,
+    language models and u learn of other meetings of the corpus, and not of general text alone. shortest: words of an
+    utterance; shorter ones are left out. most: utterances of a client at one meeting, from its beginning."""
+
+    corpus: str
+    file: str = "meetings.jsonl"
+    inside: bool = False
+    shortest: int = 1
+    most: int = 200
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "ami-inside": Setting("ami", inside=True, shortest=3),
+    "ami": Setting("ami"),
+    "icsi": Setting("icsi"),
+    "crd3": Setting("crd3", "episodes.jsonl", most=30),
+}
+"""The paper's own is ``ami``. At ICSI's meetings a client is a series, in CRD3's evenings a speaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +63,11 @@ class Meeting:
 
 
 def read_meetings(path: Path) -> list[Meeting]:
-    """The meetings of ``ami/meetings.jsonl``, one a line. Raises DataError naming file and line."""
+    """The meetings of a file, one a line. Raises DataError naming file and line."""
     found = []
     for number, row in enumerate(read_jsonl(path), 1):
         try:
-            turns = tuple(Turn(str(turn["speaker"]), clean(turn["text"])) for turn in row["turns"])
+            turns = tuple(Turn(str(turn["speaker"]), written_out(turn["text"])) for turn in row["turns"])
             found.append(Meeting(str(row["meeting"]), turns))
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -54,8 +77,8 @@ def read_meetings(path: Path) -> list[Meeting]:
 
 
 def series_of(meeting: str) -> str:
-    """The name without the letter of the day: ``ES2002`` of ``ES2002b``."""
-    return meeting.rstrip("abcdefghijklmnopqrstuvwxyz")
+    """The name without the day: ``ES2002`` of ``ES2002b``, ``Bmr`` of ``Bmr012``."""
+    return meeting.rstrip("0123456789" if meeting[-1].isdigit() else "abcdefghijklmnopqrstuvwxyz")
 
 
 def stages_of(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
@@ -72,7 +95,40 @@ def stages_of(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
     return {stage: tuple(m for m in held if stages[series_of(m.name)] == stage) for stage in every}
 
 
-def utterances(meeting: Meeting, shortest: int = SHORTEST, longest: int = LONGEST) -> list[Turn]:
+Talk = tuple[Meeting, ...]
+"""What a client of the server says: its meetings, in the order of time."""
+
+
+def clients_of(setting: Setting, meetings: Sequence[Meeting], count: int | None = None) -> dict[str, Talk]:
+    """What every client says, by name; ``count`` clients at most. Of AMI a client is a meeting, those of one series
+    apart, as in Liu & Peng 2020; of ICSI a series of several meetings; of CRD3 a speaker of several evenings."""
+    found: dict[str, list[Meeting]] = {}
+    if setting.corpus == "ami":
+        found = {meeting.name: [meeting] for meeting in choose_meetings(meetings, count)}
+    elif setting.corpus == "icsi":
+        for meeting in meetings:
+            found.setdefault(series_of(meeting.name), []).append(meeting)
+    else:
+        for meeting in meetings:
+            for speaker in dict.fromkeys(turn.speaker for turn in meeting.turns):
+                turns = tuple(turn for turn in meeting.turns if turn.speaker == speaker)
+                found.setdefault(speaker.title(), []).append(Meeting(meeting.name, turns))
+    several = [name for name, talk in found.items() if len(talk) > (0 if setting.corpus == "ami" else 5)]
+    return {name: tuple(found[name]) for name in several[:count]}
+
+
+def choose_meetings(meetings: Sequence[Meeting], count: int | None) -> list[Meeting]:
+    """``count`` meetings, one of every series before a second one of any; None for all. In the order of choice."""
+    places: dict[str, int] = {}
+    ranked = []
+    for meeting in sorted(meetings, key=lambda meeting: meeting.name):
+        series = series_of(meeting.name)
+        places[series] = places.get(series, 0) + 1
+        ranked.append((places[series], series, meeting))
+    return [meeting for _, _, meeting in sorted(ranked, key=lambda entry: entry[:2])][:count]
+
+
+def utterances(meeting: Meeting, shortest: int, longest: int = LONGEST) -> list[Turn]:
     """The meeting's turns cut to utterances (:func:`cut`), in the order of time; those below ``shortest`` words are
     left out."""
     return [
@@ -110,12 +166,13 @@ MEETINGS = Domain(
 """Whose voices, in which rooms."""
 
 
-def cast(meeting: Meeting, stage: Stage) -> dict[str, Person]:
+def cast(talk: Talk, stage: Stage) -> dict[str, Person]:
     """speaker -> who that is: the same for all meetings of a series."""
-    speakers = sorted({turn.speaker for turn in meeting.turns})
-    generator = np.random.default_rng([*series_of(meeting.name).encode()])
+    series = series_of(talk[0].name)
+    speakers = sorted({turn.speaker for meeting in talk for turn in meeting.turns})
+    generator = np.random.default_rng([*f"{series}{speakers[0] if len(speakers) == 1 else ''}".encode()])
     roles = dict(zip(speakers, people(MEETINGS, stage, len(speakers), generator), strict=True))
-    return {speaker: replace(person, name=f"{series_of(meeting.name)} {speaker}") for speaker, person in roles.items()}
+    return {speaker: replace(person, name=f"{series} {speaker}") for speaker, person in roles.items()}
 
 
 def waveform(meeting: Meeting, number: int, turn: Turn, persons: dict[str, Person]) -> Waveform:

@@ -1,8 +1,8 @@
 """The rows of Liu & Peng 2020's tables 2 to 4 on meetings, of the private default, and of what goes beyond the paper.
 
-All settings are chosen on development meetings: the second pass' weights first, lambda and the smoothing next,
-extensions last, each at the point of a grid with the fewest word errors, averaged with its neighbours', so that no
-lucky point wins. An extension earns its place if development meetings have fewer word errors with it."""
+All settings are chosen on development meetings: the second pass' weights first, then lambda, the smoothing and the
+second pass' weights together, anew for every method, each at the point of a grid with the fewest word errors, averaged
+with its neighbours', so that no lucky point wins."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,10 @@ SCALES: Axes = {
     "unlisted_bonus": (-8.0, -6.0, -4.0, -2.0, 0.0, 2.0),
 }
 """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
-MARGINALS: Axes = {"marginal": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0)}
+MARGINALS: Axes = {
+    "marginal": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0),
+    "smoothing": (1.0, 5.0, 20.0, 100.0, 500.0),
+}
 
 
 def tuned_baseline(
@@ -43,20 +46,46 @@ def tuned_baseline(
 def tuned_marginals(
     clients: Sequence[Listener],
     background: Array,
-    start: CombinationWeights,
+    how: Method,
     rounds: int,
+    axes: Axes,
     tell: Step = lambda *_: None,
-    axes: Axes = MARGINALS,
+    alone: bool = False,
 ) -> CombinationWeights:
-    """Lambda and the smoothing of eq. 4 for the paper's method at T = ``rounds``; the other weights stay."""
-    return best(
-        axes, start, lambda tried: adaptation_errors(clients, background, Method(tried, renewed="round"), rounds), tell
-    )
+    """The method's weights, chosen together at T = ``rounds``: a first grid of lambda by what it multiplies, the
+    language models' weight, and the words' bonus that goes with it, around where they are; then lambda by ``axes``.
+    alone: without a server."""
+
+    def errors_of(tried: CombinationWeights) -> int:
+        return adaptation_errors(clients, background, replace(how, weights=tried), rounds, alone)
+
+    start = how.weights
+    first = {"marginal": axes["marginal"], **{name: _around(SCALES[name], getattr(start, name)) for name in _TOGETHER}}
+    chosen = best(first, start, errors_of, tell)
+    return best({**axes, "marginal": _around(axes["marginal"], chosen.marginal)}, chosen, errors_of, tell)
 
 
-def adaptation_errors(clients: Sequence[Listener], background: Array, how: Method, rounds: int) -> int:
-    """Word errors with an exact server (eq. 6)."""
-    return _sum(simulate(clients, background, how, rounds, Exact(background, how.weights.smoothing)))
+_TOGETHER = ("language_model", "word_bonus")
+
+
+def edges(axes: Axes, weights: CombinationWeights) -> list[str]:
+    """The weights that lie at an end of their axis which others could lie beyond: the grid is too small."""
+    ends = {name: {max(values), min(values)} - {0.0} for name, values in axes.items() if name != "beta"}
+    return [name for name, values in ends.items() if getattr(weights, name) in values]
+
+
+def _around(values: Sequence[float], value: float) -> Sequence[float]:
+    """The value on its axis, and what lies beside it."""
+    place = values.index(value)
+    return values[max(0, place - 1) : place + 2]
+
+
+def adaptation_errors(
+    clients: Sequence[Listener], background: Array, how: Method, rounds: int, alone: bool = False
+) -> int:
+    """Word errors with an exact server (eq. 6), or ``alone`` without any."""
+    server = None if alone else Exact(background, how.weights.smoothing)
+    return _sum(simulate(clients, background, how, rounds, server))
 
 
 def _sum(errors: Sequence[Any]) -> int:
@@ -78,7 +107,7 @@ class Setting:
     name: str
     how: Method
     rounds: int
-    server: Callable[[], Server]
+    server: Callable[[], Server | None]
     repeats: int = 1
 
 
@@ -137,26 +166,42 @@ def run(
     return found
 
 
+PERSONAL = "personal part alone, renewed each round"
 FOLLOWING = "personal part after each utterance"
 YARDSTICK = "yardstick: best entries are known"
-"""Counts of the entries with the fewest errors: what better counts could be worth at most."""
+TRUTH = "yardstick: what was said is known"
+"""Counts of the entries with the fewest errors, and of the true words: what better counts could be worth at most."""
 
-_AGAIN: Axes = {"marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0), "beta": (0.1, 0.25, 0.4)}
+AGAIN: Axes = {**MARGINALS, "beta": (0.1, 0.25, 0.4, 0.6, 0.8, 0.95)}
 
 
 def extend(
-    clients: Sequence[Listener], background: Array, start: CombinationWeights, rounds: int, tell: Tell = lambda *_: None
+    clients: Sequence[Listener],
+    background: Array,
+    start: CombinationWeights,
+    rounds: int,
+    tell: Tell = lambda *_: None,
+    axes: Axes = AGAIN,
+    alone: bool = False,
 ) -> tuple[dict[str, Method], dict[str, int]]:
-    """Choose lambda, the smoothing and beta where the personal part follows each utterance, and of the yardstick.
-    Returns the methods by name, in the order of the table, and their errors on development meetings."""
+    """Choose the weights of what goes beyond the paper and of its yardsticks, each on its own. alone: without a server,
+    where the paper's own personal part is the first of them. Returns the methods by name, in the order of the table,
+    and their errors on development meetings."""
+    axes = {**axes, "beta": [beta for beta in axes["beta"] if beta + start.alpha <= 1.0]}
+    methods = {FOLLOWING: Method(start), YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
+    if alone:
+        methods = {PERSONAL: Method(start, renewed="round"), **methods}
+        methods |= {name: replace(methods[name], renewed="round") for name in (YARDSTICK, TRUTH)}
+    if any(heard.said is None for client in clients for heard in client.heard):
+        del methods[TRUTH]
+    for name, how in methods.items():
+        chosen = tuned_marginals(clients, background, how, rounds, axes, partial(tell, name), alone)
+        methods[name] = replace(how, weights=chosen)
+    errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
+    return methods, errors
 
-    def errors_of(how: Method) -> int:
-        return adaptation_errors(clients, background, how, rounds)
 
-    def choose(name: str, how: Method) -> Method:
-        tried = best(_AGAIN, how.weights, lambda tried: errors_of(replace(how, weights=tried)), partial(tell, name))
-        return replace(how, weights=tried)
-
-    following = choose(FOLLOWING, Method(start))
-    methods = {FOLLOWING: following, YARDSTICK: choose(YARDSTICK, replace(following, ranks="errors"))}
-    return methods, {name: errors_of(how) for name, how in methods.items()}
+def alone_rows(methods: Mapping[str, Method], rounds: int) -> Iterator[Setting]:
+    """A row a method, of devices without a server."""
+    for name, how in methods.items():
+        yield Setting("5", name, how, rounds, lambda: None)

@@ -10,12 +10,19 @@ import numpy as np
 from rich.table import Table
 
 from examples import runner
+from examples.liu_2020.adaptation import Method
 from examples.liu_2020.lists import Cached, Listener
 from examples.liu_2020.rows import (
     BASELINE,
     EXACT,
     FOLLOWING,
+    MARGINALS,
+    PERSONAL,
+    SCALES,
+    YARDSTICK,
     Row,
+    alone_rows,
+    edges,
     every_row,
     extend,
     run,
@@ -23,6 +30,7 @@ from examples.liu_2020.rows import (
     tuned_marginals,
 )
 from examples.runner import Errors
+from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
 
 TITLES = {
@@ -39,13 +47,15 @@ _REFERENCE = {"4": EXACT, "4 private": EXACT}
 def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
     """Word error of every row with paired bootstrap intervals over test meetings, which are resampled whole. rounds: T
     of all tables but the second."""
-    test, stages = cached.test, {"development": cached.development, "test": cached.test}
+    test, every = cached.test, {"development": cached.development, "test": cached.test}
+    stages = {stage: clients for stage, clients in every.items() if clients}
     held = {(row.table, row.name): row for row in rows}
     document: dict[str, Any] = {
         "rounds": rounds,
         "data": {
             stage: {
-                "meetings": len(clients),
+                "clients": len(clients),
+                "meetings": len({meeting for client in clients for meeting in client.meetings}),
                 "utterances": sum(map(len, clients)),
                 "words": int(sum(client.said.sum() for client in clients)),
             }
@@ -78,15 +88,47 @@ def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, 
     Beside what is tuned, weights are the paper's alpha, beta and sigma, with a personal part renewed once a round."""
     development, background = cached.development, cached.background
     plain = tuned_baseline(development, partial(tell, "weights of the second pass"))
-    paper = replace(plain, alpha=0.5, beta=0.25, sigma=5.0)
-    tuned = tuned_marginals(development, background, paper, rounds, partial(tell, "lambda"))
+    paper = Method(replace(plain, alpha=0.5, beta=0.25, sigma=5.0, marginal=0.5, smoothing=5.0), renewed="round")
+    tuned = tuned_marginals(development, background, paper, rounds, MARGINALS, partial(tell, "lambda"))
     methods, errors = extend(development, background, tuned, rounds, tell)
     settings = list(every_row(background, tuned, rounds, repeats, methods))
-    document = summary(cached, run(cached.test, background, tuned, settings, tell), rounds)
-    document["weights"] = tuned.to_mapping()
-    weights = {name: how.weights.to_mapping() for name, how in methods.items()}
-    document["extensions"] = {"development_errors": errors, "weights": weights}
+    document = summary(cached, run(cached.test, background, plain, settings, tell), rounds)
+    document["extensions"] = {"development_errors": errors}
+    document["weights"] = [_chosen("every client", plain, {"marginals": replace(paper, weights=tuned), **methods})]
     return document
+
+
+def measure_alone(cached: Cached, tell: Tell, rounds: int) -> dict[str, Any]:
+    """The personal part alone, of few clients that say much: the settings for every other one are those that are best
+    for the rest. Returns the document with its findings."""
+    background, halves = cached.background, (cached.test[::2], cached.test[1::2])
+    found: dict[str, Row] = {}
+    parts: dict[str, list[Any]] = {}
+    weights: list[dict[str, Any]] = []
+    for chosen_on, tested in (halves, halves[::-1]):
+        plain = tuned_baseline(chosen_on, partial(tell, "weights of the second pass"))
+        start = replace(plain, alpha=0.0, beta=0.8, sigma=5.0, marginal=1.0, smoothing=5.0)
+        methods, _ = extend(chosen_on, background, start, rounds, tell, alone=True)
+        for row in run(tested, background, plain, list(alone_rows(methods, rounds)), tell):
+            found[row.name] = row
+            parts.setdefault(row.name, []).append(dict(zip((each.name for each in tested), row.errors, strict=True)))
+        weights.append(_chosen(", ".join(each.name for each in tested), plain, methods))
+    both = {name: first | second for name, (first, second) in parts.items()}
+    rows = [
+        Row(row.table, name, tuple(both[name][client.name] for client in cached.test)) for name, row in found.items()
+    ]
+    return summary(cached, rows, rounds) | {"weights": weights}
+
+
+def _chosen(whom: str, plain: CombinationWeights, methods: Mapping[str, Method]) -> dict[str, Any]:
+    """What was chosen for some clients, and what of it lies at an edge of its grid."""
+    chosen = {BASELINE: plain, **{name: how.weights for name, how in methods.items()}}
+    found = {name: edges(SCALES if each is plain else {**SCALES, **MARGINALS}, each) for name, each in chosen.items()}
+    return {
+        "clients": whom,
+        "weights": {name: each.to_mapping() for name, each in chosen.items()},
+        "edges": {name: names for name, names in found.items() if names},
+    }
 
 
 def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -109,6 +151,14 @@ def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if (whole := change("5", FOLLOWING)) is not None:
         text = "relative change where the personal part follows each utterance"
         yield runner.finding(text, whole, "at most -0.08", lambda mean: mean <= -0.08)
+    if (own := change("5", PERSONAL)) is not None:
+        text = "relative change by the personal part alone"
+        yield runner.finding(text, own, "at most -0.05", lambda mean: mean <= -0.05)
+        yield runner.finding("the same, its interval", own["high"], "below 0", lambda high: high < 0)
+        bound = change("5", YARDSTICK)
+        share = own["mean"] / bound["mean"] if bound is not None and bound["mean"] < 0 else float("nan")
+        text = "share of what counts of the best entries give"
+        yield runner.finding(text, share, "at least 0.5", lambda share: share >= 0.5)
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
@@ -129,13 +179,17 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
     """What the tables rest on, then one line a finding."""
     data, first = document["data"]["test"], document["first_pass"]["test"]
     yield (
-        f"{data['meetings']} AMI test meetings, {data['utterances']:,} utterances, {data['words']:,} words; first pass "
-        f"{100 * first['wer']:.1f} %, best entries of the lists {100 * first['oracle']:.1f} %."
+        f"{data['clients']} clients at {data['meetings']} test meetings, {data['utterances']:,} utterances, "
+        f"{data['words']:,} words; first pass {100 * first['wer']:.1f} %, best entries of the lists "
+        f"{100 * first['oracle']:.1f} %."
     )
     yield "The paper's other set, Curated Video, is not public; there is no row for it."
     for model, figures in document["about"].get("perplexity", {}).items():
         values = ", ".join(f"{name.removesuffix('.txt')} {value:.0f}" for name, value in figures.items())
-        yield f"Perplexity a word of the {model} language model, which has heard other AMI meetings: {values}."
+        yield f"Perplexity a word of the {model} language model: {values}."
+    for chosen in document.get("weights", ()):
+        for name, found in chosen["edges"].items():
+            yield f"At the edge of the grid, for {chosen['clients']}: {', '.join(found)} of {name}."
     yield from map(runner.remark, document["findings"])
 
 
@@ -153,7 +207,7 @@ def _rate(errors: Sequence[Any], clients: Sequence[Listener]) -> float:
 def _errors(row: Row, clients: Sequence[Listener]) -> Errors:
     """By meeting."""
     words = np.concatenate([client.said for client in clients])
-    names = [client.name for client in clients for _ in range(len(client))]
+    names = [meeting for client in clients for meeting in client.meetings]
     return Errors(np.concatenate(row.errors).tolist(), words.tolist(), names)
 
 

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from device_sdk.personalization import cache as caches
 from device_sdk.wire.messages import MarginalPlan
 from examples.liu_2020 import rows
-from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Personal, baseline, begin, groups, simulate
+from examples.liu_2020.adaptation import (
+    Bounded,
+    Exact,
+    Method,
+    Paper,
+    Personal,
+    baseline,
+    begin,
+    groups,
+    learn,
+    simulate,
+)
 from examples.liu_2020.lists import Listener, listeners
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
@@ -48,7 +59,7 @@ def test_the_future_changes_nothing_before_it(name: str) -> None:
     others = listeners([client(f"B{number}a", number + 50) for number in range(4)], WORDS)
     half = len(CLIENTS[0]) // 2
     mixed = [
-        Listener(one.name, (*one.heard[:half], *other.heard[half:]), one.said)
+        Listener(one.name, (*one.heard[:half], *other.heard[half:]), one.said, one.meetings)
         for one, other in zip(CLIENTS, others, strict=True)
     ]
     known, changed = (simulate(clients, BACKGROUND, METHODS[name], 3, EXACT) for clients in (CLIENTS, mixed))
@@ -136,18 +147,43 @@ TWO = listeners([client(f"A{number}a", number) for number in range(2)], WORDS)
 SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
 
 
-def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
-    plain = rows.tuned_baseline(TWO, scales={"language_model": (0.3, 0.6), "word_bonus": (0.0,)})
-    tuned = rows.tuned_marginals(TWO, BACKGROUND, plain, 3, axes=SMALL)
-    assert replace(tuned, marginal=0.5, smoothing=20.0) == plain
+def test_the_baseline_is_tuned_first_and_marginals_with_all_that_they_multiply() -> None:
+    scales = {"language_model": (0.3, 0.6), "word_bonus": (0.0,), "unlisted_bonus": (0.0,)}
+    plain = rows.tuned_baseline(TWO, scales=scales)
+    start = Method(replace(plain, marginal=0.5, smoothing=20.0), renewed="round")
+    tuned = rows.tuned_marginals(TWO, BACKGROUND, start, 3, SMALL)
+    assert tuned.unlisted_bonus == plain.unlisted_bonus and tuned.language_model in rows.SCALES["language_model"]
     adapted = rows.adaptation_errors(TWO, BACKGROUND, Method(tuned, renewed="round"), 3)
     assert adapted < sum(int(errors.sum()) for errors in baseline(TWO, plain))
 
 
-def test_better_counts_make_fewer_errors() -> None:
-    start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0)
-    methods, errors = rows.extend(TWO, BACKGROUND, start, 2)
-    assert list(methods) == [rows.FOLLOWING, rows.YARDSTICK] and methods[rows.YARDSTICK].ranks == "errors"
-    assert errors[rows.YARDSTICK] <= errors[rows.FOLLOWING], "better counts, chosen weights"
-    for how in methods.values():
-        assert (how.weights.language_model, how.weights.word_bonus) == (start.language_model, start.word_bonus)
+@pytest.mark.parametrize(
+    ("weights", "found"),
+    [
+        ({"marginal": 0.5, "smoothing": 5.0}, []),
+        ({"marginal": 2.0, "smoothing": 2.0}, ["marginal", "smoothing"]),
+        ({"marginal": 0.0, "smoothing": 5.0}, []),  # less than nothing is no choice
+    ],
+)
+def test_what_lies_at_an_edge_of_the_grid_is_named(weights: dict[str, float], found: list[str]) -> None:
+    axes = {**SMALL, "smoothing": (2.0, 5.0, 20.0), "beta": (0.1, 0.5)}
+    assert rows.edges(axes, replace(CombinationWeights(beta=0.5), **weights)) == found
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_better_counts_make_fewer_errors(alone: bool) -> None:
+    start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0 if alone else 0.5)
+    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0), "beta": (0.25, 0.5, 0.8)}
+    methods, errors = rows.extend(TWO, BACKGROUND, start, 2, axes=axes, alone=alone)
+    assert list(methods) == [rows.PERSONAL] * alone + [rows.FOLLOWING, rows.YARDSTICK], "without TRUTH, unknown here"
+    assert methods[rows.YARDSTICK].ranks == "errors"
+    same = rows.PERSONAL if alone else rows.FOLLOWING  # as often renewed
+    assert errors[rows.YARDSTICK] <= errors[same], "better counts, chosen weights"
+    assert all(how.weights.alpha == start.alpha for how in methods.values())
+
+
+def test_what_was_said_counts_once_a_word() -> None:
+    said = np.array([1, 2, 2], np.int64)
+    heard = replace(CLIENTS[0].heard[0], said=said)
+    known = learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.ids)), Method(PAPER, ranks="said"))
+    assert known.counts[:4].tolist() == [0.0, 1.0, 2.0, 0.0] and known.counts.sum() == 3.0

@@ -18,8 +18,19 @@ from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import DataError
 from examples.liu_2020 import meetings as ami
 from examples.liu_2020.lists import Client, NBest, listeners, open_cache, read_clients, write_client
-from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, choose_meetings, make_lists
-from examples.liu_2020.meetings import Meeting, Turn, cast, read_meetings, series_of, stages_of, utterances
+from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, make_lists
+from examples.liu_2020.meetings import (
+    SETTINGS,
+    Meeting,
+    Turn,
+    cast,
+    choose_meetings,
+    clients_of,
+    read_meetings,
+    series_of,
+    stages_of,
+    utterances,
+)
 from rescoring.words import WordList
 from server.lab.corpora.text import MEETINGS
 from server.lab.corpora.voices import VARIANTS
@@ -82,7 +93,7 @@ def test_lists_come_back_as_they_were_written(tmp_path: Path) -> None:
     write_client(tmp_path, clients[0])
     assert (tmp_path / "A1a.jsonl.gz").read_bytes() == before
     names = {"speaker", "words", "texts", "errors", "acoustic", "neural", "ngram"}
-    assert json.loads(gzip.decompress(before).splitlines()[0]).keys() == names, "no transcript"
+    assert json.loads(gzip.decompress(before).splitlines()[0]).keys() == names, "what is not known is not there"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +146,7 @@ def test_every_meeting_has_one_stage_and_a_series_is_never_divided() -> None:
     assert stages == {stage: held[::-1] for stage, held in backwards.items()}
     names = {stage: [meeting.name for meeting in held] for stage, held in stages.items()}
     assert sorted(name for held in names.values() for name in held) == sorted(NAMES)
-    assert [series_of(name) for name in ("ES2002a", "TS3012d", "IS1009")] == ["ES2002", "TS3012", "IS1009"]
+    assert [series_of(name) for name in ("ES2002a", "TS3012d", "Bmr012")] == ["ES2002", "TS3012", "Bmr"]
     series = {stage: {series_of(name) for name in held} for stage, held in names.items()}
     assert {stage: len(held) for stage, held in series.items()} == {"learn": 8, "development": 3, "test": 16}
     assert not series["learn"] & series["test"] and not series["development"] & (series["learn"] | series["test"])
@@ -185,8 +196,20 @@ def test_a_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
 TURNS = tuple(Turn(speaker, "good morning") for speaker in ("Marketing", "Project Manager", "User Interface"))
 
 
+def test_of_icsi_a_client_is_a_series_and_of_crd3_a_speaker_each_of_several_meetings() -> None:
+    names = [f"Bmr{number:03d}" for number in range(7)] + ["Bdb001"]
+    series = clients_of(SETTINGS["icsi"], of_names(names))
+    assert {name: [meeting.name for meeting in talk] for name, talk in series.items()} == {"Bmr": names[:7]}
+    turns = (Turn("MATT", "hello"), Turn("SAM", "my lord"), Turn("MATT", "roll"))
+    evenings = [Meeting(f"C1E{number:03d}", turns if number else (*turns, Turn("KIT", "hi"))) for number in range(6)]
+    speakers = clients_of(SETTINGS["crd3"], evenings)
+    assert set(speakers) == {"Matt", "Sam"}, "whoever came once is no client"
+    assert [turn.text for turn in speakers["Matt"][3].turns] == ["hello", "roll"]
+    assert cast(speakers["Matt"], "test")["MATT"].voice != cast(speakers["Sam"], "test")["SAM"].voice
+
+
 def test_people_of_a_series_sound_the_same_at_all_its_meetings_and_were_not_heard_in_training() -> None:
-    first, second, other = (cast(Meeting(name, TURNS), "test") for name in ("ES2002a", "ES2002b", "ES2003a"))
+    first, second, other = (cast((Meeting(name, TURNS),), "test") for name in ("ES2002a", "ES2002b", "ES2003a"))
     assert first == second and first != other and len({person.voice.variant for person in first.values()}) == 3
     assert {person.voice.variant for person in first.values()} <= set(ami.MEETINGS.variants["test"])
     every = [variant for held in ami.MEETINGS.variants.values() for variant in held]
@@ -196,7 +219,7 @@ def test_people_of_a_series_sound_the_same_at_all_its_meetings_and_were_not_hear
 def test_an_utterance_sounds_the_same_each_time() -> None:
     pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
     meeting = Meeting("ES2002a", TURNS)
-    once, again, later = (ami.waveform(meeting, number, TURNS[0], cast(meeting, "test")) for number in (0, 0, 1))
+    once, again, later = (ami.waveform(meeting, number, TURNS[0], cast((meeting,), "test")) for number in (0, 0, 1))
     assert (once == again).all() and once.size > 8000
     assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"
 
@@ -213,7 +236,8 @@ TINY = Scale(
 def write_data(folder: Path) -> Path:
     """Five series of two meetings, whose turns name their series, and a few requests."""
     (folder / "ami").mkdir(parents=True)
-    (folder / "slurp").mkdir()
+    for corpus in ("slurp", "librispeech", "common_voice"):
+        (folder / corpus).mkdir()
     rows = [
         {
             "meeting": f"{series}{letter}",
@@ -226,26 +250,40 @@ def write_data(folder: Path) -> Path:
     ]
     (folder / "ami" / "meetings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "slurp" / "lm.txt").write_text("".join(f"please turn the {name} on\n" for name in THINGS))
+    for corpus in ("librispeech", "common_voice"):
+        read = [{"id": f"{name}-{number}", "text": f"a {name} was sold"} for name in THINGS for number in range(40)]
+        read = [row | {"speaker": "1737"} for row in read] if corpus == "librispeech" else read
+        (folder / corpus / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in read))
     return folder
 
 
-def test_lists_are_made_once_and_no_test_meeting_is_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
+@pytest.mark.parametrize("name", ["ami-inside", "ami"])
+def test_lists_are_made_once_and_no_test_meeting_is_learned_from(
+    tmp_path: Path, tiny_bundle: Bundle, name: str
+) -> None:
     """As small as it can be: every part is the real one."""
     pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
     pytest.importorskip("kenlm", reason="kenlm is not installed (idiolect[ngram])")
-    data, work = write_data(tmp_path / "data"), tmp_path / "work"
+    data, work, setting = write_data(tmp_path / "data"), tmp_path / "work", SETTINGS[name]
     meetings = read_meetings(data / "ami" / "meetings.jsonl")
-    unheard = {series.name[:2].lower() for stage in ("development", "test") for series in stages_of(meetings)[stage]}
-    text = base_sentences(data, meetings)
+    unheard = {
+        meeting.name[:2].lower()
+        for stage, held in stages_of(meetings).items()
+        if stage != "learn" or not setting.inside
+        for meeting in held
+    }
+    text = base_sentences(data, meetings, setting)
     assert text and not any(word in unheard for sentence in text for word in sentence.split())
 
     told: set[str] = set()
-    held = open_cache(make_lists(data, work, TINY, lambda what, *_: told.add(what), tiny_bundle))
+    held = open_cache(make_lists(data, work, setting, TINY, lambda what, *_: told.add(what), tiny_bundle))
     assert len(held.development) == 1 and len(held.test) == 2 and {len(client) for client in held.test} == {2}
-    assert (work / "language_models" / "text.txt").read_text().splitlines() == text
-    assert set(held.about["perplexity"]["neural"]) == {"development.txt", "test.txt"}
+    models = work / ("ami-inside" if setting.inside else "general")
+    assert (models / "language_models" / "text.txt").read_text().splitlines() == text
+    assert set(held.about["perplexity"]["neural"]) == {"ami-development.txt", "ami-test.txt"}
     assert "first pass, test" in told and "second pass, development" in told
+    assert all(heard.said is not None for client in held.test for heard in client.heard)
 
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}
-    make_lists(data, work, replace(TINY, test=2), lambda *_: None, tiny_bundle)
+    make_lists(data, work, setting, replace(TINY, test=2), lambda *_: None, tiny_bundle)
     assert before == {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}, "what is there is not made again"

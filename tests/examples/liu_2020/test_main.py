@@ -2,15 +2,18 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import save_file
 
-from examples.liu_2020.lists import Cached, listeners
-from examples.liu_2020.rows import BASELINE, EXACT, FOLLOWING, Row
+from device_sdk.errors import ConfigurationError
+from examples.liu_2020.lists import Cached, listeners, write_client
+from examples.liu_2020.rows import BASELINE, EXACT, FOLLOWING, PERSONAL, TRUTH, YARDSTICK, Row
 from examples.liu_2020.tables import summary, tables
 from tests.examples.liu_2020.test_lists import WORDS, background, client
 from tests.examples.scripts import run_script
@@ -56,6 +59,34 @@ def test_intervals_are_over_meetings_and_figures_are_consistent(document: dict[s
 THREE = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a", "C1a")))
 
 
+def test_few_clients_are_measured_by_halves_with_settings_of_the_other_half(tmp_path: Path) -> None:
+    """What was said is known here, so every yardstick has its row."""
+    for number, name in enumerate(("Bmr", "Bro", "Buw")):
+        each = client(name, number)
+        said = (nbest.texts[nbest.errors.index(0)] for nbest in each.utterances)
+        heard = tuple(
+            replace(nbest, said=text, meeting=f"{name}{place // 8}")
+            for place, (nbest, text) in enumerate(zip(each.utterances, said, strict=True))
+        )
+        write_client(tmp_path / "test", replace(each, utterances=heard))
+    (tmp_path / "words.txt").write_text(WORDS.text())
+    save_file({"unigram": background()}, tmp_path / "background.safetensors")
+    result = run_script("liu_2020", "--lists", tmp_path, "--rounds", 3, "--json")
+    assert result.exit_code == 0, result.exception
+    document = json.loads(result.stdout)
+    assert document["data"]["test"] == {"clients": 3, "meetings": 9, "utterances": 72, "words": 288}
+    names = [row["name"] for row in document["tables"]["5"]]
+    assert names == [PERSONAL, FOLLOWING, YARDSTICK, TRUTH]
+    assert [each["clients"] for each in document["weights"]] == ["Bro", "Bmr, Buw"]
+    assert all(row["against"][BASELINE]["groups"] == 9 for row in document["tables"]["5"]), "intervals by meeting"
+    assert "share of what counts of the best entries give" in {each["finding"] for each in document["findings"]}
+
+
+def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
+    result = run_script("liu_2020", "--setting", "icis", "--work", tmp_path)
+    assert isinstance(result.exception, ConfigurationError) and "ami-inside, ami, icsi, crd3" in str(result.exception)
+
+
 def row(table: str, name: str, of_client: float) -> Row:
     """Errors spread evenly, ``of_client`` a client."""
     return Row(table, name, tuple(np.full(24, of_client / 24) for _ in THREE))
@@ -71,7 +102,7 @@ def document_of(marginals: float = 38.0, noised: float = 38.1, extended: float =
 def test_rates_and_differences_by_hand() -> None:
     """24 utterances of 4 words each: 96 words a client."""
     found = document_of()
-    assert found["data"]["test"] == {"meetings": 3, "utterances": 72, "words": 288}
+    assert found["data"]["test"] == {"clients": 3, "meetings": 3, "utterances": 72, "words": 288}
     assert found["baseline"]["wer"] == pytest.approx(40 / 96)
     marginals = found["tables"]["2"][1]
     assert marginals["wer"] == pytest.approx(38 / 96)
