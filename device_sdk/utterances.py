@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.hotwords import Hotwords, Spellings
+from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.errors import StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import Repeated, Signal, combined
@@ -51,9 +51,9 @@ class Utterances:
         self,
         result: Result,
         features: NDArray[np.float32],
-        spellings: Spellings | None = None,
+        expected: Hotwords | None = None,
     ) -> None:
-        """Counts and remembers a result; features: [F, M]."""
+        """Counts and remembers a result; features: [F, M]; expected: the phrases that it was heard with."""
         with self._model_state.store.guard:
             self.kept.tidy()
             counts = self._counting.count(result.nbest) if self._counting.words else None
@@ -73,7 +73,7 @@ class Utterances:
                     probability=result.probability,
                     repeats=repeats,
                     given=frozenset() if self._counting.names else None,
-                    spellings=spellings,
+                    expected=expected,
                 )
             )
             if self._settings.keep_heard:

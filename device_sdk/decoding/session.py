@@ -44,14 +44,14 @@ _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept o
 class SessionHost:
     """What a device adds to recognition. check: raises SessionError where the device is closed. newest: the model that
     the next utterance begins with. expect: the phrases that it expects, from the app's. serve: puts the hypothesis
-    first that the app is to get. heard: told of every result, the features [F, M] that it came from, and the spellings
-    of its phrases."""
+    first that the app is to get. heard: told of every result, the features [F, M] that it came from, and the phrases
+    that were expected."""
 
     check: Callable[[], None]
     newest: Callable[[], Model]
     expect: Callable[[Hotwords | None], Hotwords | None]
     serve: Callable[[Result], Result]
-    heard: Callable[[Result, Float, Spellings | None], None]
+    heard: Callable[[Result, Float, Hotwords | None], None]
 
 
 class RecognitionSession(Listening):
@@ -75,7 +75,6 @@ class RecognitionSession(Listening):
         check_type("endpointing", endpointing, (Endpointing, NoneType), "Endpointing, or None")
         self._recognizer, self._host, self._hotwords = recognizer, host, hotwords
         self._mix_down, self._endpointing = mix_down, endpointing
-        self._spellings = None if hotwords is None else hotwords.spellings
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
         self._block = round(recognizer.settings.block_seconds * self._resampler.source)
         self._longest = int(recognizer.settings.max_seconds * self._resampler.source + 1e-6)
@@ -190,9 +189,9 @@ class RecognitionSession(Listening):
     def _begin(self) -> None:
         """A new utterance, which starts where the last one ended."""
         self._check_host()
-        expected = self._hotwords
+        self._expected = self._hotwords
         if self._host is not None:  # an utterance keeps the model and the words of the moment in which it began
-            self._recognizer, expected = self._host.newest(), self._host.expect(self._hotwords)
+            self._recognizer, self._expected = self._host.newest(), self._host.expect(self._hotwords)
         recognizer = self._recognizer
         self.utterance_id = secrets.token_hex(16)
         self._start += self._consumed
@@ -201,7 +200,7 @@ class RecognitionSession(Listening):
         self._held = np.empty(self._block, np.float32)
         self._recent: tuple[Float, ...] = ()
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
-        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(expected))
+        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(self._expected))
         self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
         self._best = self._stable
         self._text = ""
@@ -233,7 +232,7 @@ class RecognitionSession(Listening):
     def _tell(self, result: Result) -> None:
         """The host, before anybody else may use the session."""
         if self._host is not None:
-            self._host.heard(result, self.features, self._spellings)
+            self._host.heard(result, self.features, self._expected)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -336,10 +335,14 @@ class RecognitionSession(Listening):
         apart = tokenizer.starts_word(tokens[0]) or tokenizer.piece(self._stable.token).endswith(WORD_START)
         return f"{self._stable_text} {tail}" if apart else self._stable_text + tail
 
+    @property
+    def _spellings(self) -> Spellings | None:
+        return None if self._expected is None else self._expected.spellings
+
     def _show(self) -> None:
         text, stable = self._text, self._stable_text
-        if self._spellings is not None:
-            text, stable = write_phrases(text, self._spellings), settled(stable, self._spellings)
+        if (spellings := self._spellings) is not None:
+            text, stable = write_phrases(text, spellings), settled(stable, spellings)
         self._partial = Partial(text, stable, self.seconds, self._rule is not None, self._rule)
 
     def _distinct(self, stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:

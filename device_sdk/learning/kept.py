@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 
 from device_sdk.bundle import Bundle
 from device_sdk.checks import reading
-from device_sdk.decoding.hotwords import Spellings
+from device_sdk.decoding.hotwords import Hotword, Hotwords
 from device_sdk.errors import IdiolectError, StateError
 from device_sdk.feedback.signals import (
     Accepted,
@@ -126,7 +126,7 @@ def confirmed(signal: Signal | None) -> bool:
 
 def to_bytes(example: Example, handed_on: float) -> bytes:
     """Safetensors of its features and of a head in JSON. Of what it adds to counts only that it does is in it, of the
-    app's hotwords only those that it may hold. handed_on: how often what was due has been handed on."""
+    phrases that it was heard with only those that it may hold. handed_on: how often what was due has been handed on."""
     assert example.kept is not None
     head = {
         "heard": example.kept,
@@ -134,7 +134,7 @@ def to_bytes(example: Example, handed_on: float) -> bytes:
         "due": None if example.reported else handed_on,
         "probability": example.probability,
         "nbest": [asdict(hypothesis) for hypothesis in example.nbest],
-        "spellings": _spellings(example),
+        "expected": _expected(example),
         "signals": [[type(each).__name__, _fields(each)] for each in parts(example.signal)],
     }
     written = np.frombuffer(json.dumps(head).encode(), np.uint8)
@@ -159,7 +159,7 @@ def from_bytes(
             signals = tuple(_signal(kind, fields) for kind, fields in head["signals"])
         except (SafetensorError, IdiolectError) as error:
             raise ValueError from error
-        spellings = Spellings(dict(head["spellings"])) if head["spellings"] else None
+        expected = [Hotword(phrase, boost, spellings) for phrase, boost, spellings in head.get("expected", ())]
         counted, due = head["counted"] is True, head["due"] is not None and head["due"] == handed_on
         heard, probability = float(head["heard"]), float(head["probability"])
         shape = features.ndim == 2 and features.shape[1] == bundle.features.mel_bins
@@ -167,16 +167,20 @@ def from_bytes(
             raise ValueError
     signal = Together(signals) if len(signals) > 1 else signals[0] if signals else None
     counts = count(nbest) if counted and count is not None else None
-    return Example(name, features, nbest, counts, 0.0, signal, not due, probability, spellings=spellings, kept=heard)
+    phrases = Hotwords.build(expected) if expected else None
+    return Example(name, features, nbest, counts, 0.0, signal, not due, probability, expected=phrases, kept=heard)
 
 
-def _spellings(example: Example) -> dict[str, str]:
-    if example.spellings is None:
-        return {}
+def _expected(example: Example) -> list[tuple[str, float, Sequence[str]]]:
+    if example.expected is None:
+        return []
     said = [hypothesis.text for hypothesis in example.nbest]
     said += [each.text for each in parts(example.signal) if isinstance(each, Alternate | Corrected)]
-    phrases = example.spellings.phrases.items()
-    return {heard: phrase for heard, phrase in phrases if any(f" {phrase} " in f" {text} " for text in said)}
+    return [
+        (each.phrase, each.boost, each.spellings)
+        for each in example.expected.phrases
+        if any(f" {each.phrase} " in f" {text} " for text in said)
+    ]
 
 
 def _fields(signal: Single) -> dict[str, Any]:

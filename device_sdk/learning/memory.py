@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.decoding.hotwords import Spellings
+from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.errors import FeedbackError
 from device_sdk.feedback.signals import Signal, combined
 from device_sdk.hypothesis import Hypothesis
@@ -24,10 +24,10 @@ class Example:
     """One utterance. features: [F, M] raw log-mel, float32; F is 0 where nothing is learned. nbest: as served, best
     first; probability: with which its first was. counts: what it added to the unigram cache; reported: whether a report
     took them off the books, or none ever will, for want of consent. heard: time on the memory's clock (s). signal: the
-    app's feedback. repeats: id of the utterance that this one says again. spellings: of the app's hotwords, by which
-    its texts are read. given: the words that its feedback gave for the next report of words; None where they are never
-    to be named, for want of consent when it was heard, or since they were. kept: time of the day (s) when it was heard,
-    where it is on the disk too."""
+    app's feedback. repeats: id of the utterance that this one says again. expected: phrases that it was heard
+    with, the app's and the user's own. given: the words that its feedback gave for the next report of words; None where
+    they are never to be named, for want of consent when it was heard, or since they were. kept: time of the day (s)
+    when it was heard, where it is on the disk too."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -39,7 +39,7 @@ class Example:
     probability: float = 1.0
     repeats: str | None = None
     given: frozenset[str] | None = None
-    spellings: Spellings | None = None
+    expected: Hotwords | None = None
     kept: float | None = None
 
     @property

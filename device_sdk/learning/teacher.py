@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, beam
-from device_sdk.decoding.hotwords import Hotwords
+from device_sdk.decoding.hotwords import Hotword, Hotwords
 from device_sdk.decoding.model import search_guide, search_ngram
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.stream import decoded, frame_seconds
@@ -50,8 +50,9 @@ class Teacher:
         self._ngram = search_ngram(bundle, decoding)
 
     def hear(self, weights: Arrays, example: Example, meant: Sequence[str] = ()) -> Hearing:
-        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the app's phrases and
-        the n-gram that users are served with. meant: phrases that feedback says were meant, which are likely then."""
+        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2), with the phrases that it was
+        heard with and the n-gram that users are served with. meant: phrases that feedback says were meant, which are
+        likely then."""
         if self._opened is None or self._opened[0] is not weights:
             self._opened = weights, self._open(self._bundle.with_weights(weights, "teacher"))
         transducer, settings, features = self._opened[1], self._decoding, example.features
@@ -60,9 +61,13 @@ class Teacher:
         features = np.ascontiguousarray(features[: usable * factor])
         tokenizer = self._bundle.tokenizer
         known = [phrase for phrase in meant if tokenizer.letters.issuperset(phrase.replace(" ", ""))]
-        guide = search_guide(Hotwords.build(known, _KNOWN) if known else None, tokenizer, self._ngram)
+        expected = example.expected
+        if known:
+            phrases = () if expected is None else expected.phrases
+            expected = Hotwords.build([*phrases, *(Hotword(phrase, _KNOWN) for phrase in known)])
+        guide = search_guide(expected, tokenizer, self._ngram)
         paths = beam.paths(decoded(features, transducer, frame, settings, guide))
-        seconds, spellings = frame * usable, example.spellings
+        seconds, spellings = frame * usable, None if expected is None else expected.spellings
         found = distinct(paths, tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
 
         def score(hypotheses: Sequence[Tokens]) -> Double:

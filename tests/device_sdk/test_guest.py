@@ -16,8 +16,8 @@ from tests.signals import noise
 from tests.tiny import tiny_weights
 
 STILL = replace(quick(step=StepSettings(learning_rate=1e-9)), use_marginals=False)
-"""Steps are taken and lead nowhere: what is compared is what was put there. Words that were confirmed are not expected,
-as the published model does not expect them where it is compared."""
+"""Steps are taken and lead nowhere: what is compared is what was put there. Words that were confirmed are not expected:
+a model that knows nothing would hear them everywhere."""
 
 Arrays = dict[str, np.ndarray]
 

@@ -1,5 +1,6 @@
 """What learning, counting and feedback see of a phrase that was heard by another spelling."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,4 +81,18 @@ def test_the_teacher_hears_what_feedback_says_was_meant(tmp_path: Path, tiny_bun
         other = next(word for text in plain.texts[1:] for word in text.split() if word not in plain.texts[0].split())
         meant, _ = teacher.hear(device.student.teacher, example, [other, "\u00e4"])
         assert other in meant.texts[0].split() and meant.totals[0] > meant.scores[0]
-        assert plain.totals == plain.scores and teacher.hear(device.student.teacher, example, ["\u00e4"])[0] == plain
+        assert teacher.hear(device.student.teacher, example, ["\u00e4"])[0] == plain
+
+
+def test_the_teacher_hears_with_the_phrases_that_users_were_served_with(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """So does the guard, which would compare unlike things else."""
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        *_, example = hear(device)
+        teacher = Teacher(device.base, device.settings.decoding, device._local._open)
+        (with_, _), (without, _) = (
+            teacher.hear(device.student.teacher, each) for each in (example, replace(example, expected=None))
+        )
+        served = heard_of(example.nbest)
+        assert set(served.texts) == set(with_.texts)
+        assert sorted(served.scores) == pytest.approx(sorted(with_.scores), abs=1e-3)
+        assert without.totals == without.scores and PHRASE not in without.texts[0].split()

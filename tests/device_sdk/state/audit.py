@@ -212,7 +212,7 @@ def _updates(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
 def _kept(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     found = load(plain)
     features, head = found["features"], json.loads(found["head"].tobytes())
-    declared = {"heard", "counted", "due", "nbest", "probability", "signals", "spellings"}
+    declared = {"heard", "counted", "due", "nbest", "probability", "signals", "expected"}
     frames, bins = features.shape
     fits = features.dtype == "float32" and bins == bundle.features.mel_bins and frames <= 100 * 60
     return set(found) == {"features", "head"} and set(head) == declared and fits
