@@ -53,11 +53,13 @@ if TYPE_CHECKING:
     from device_sdk.learning import LearningReport as LearningReport
     from device_sdk.learning import LearningSettings as LearningSettings
     from device_sdk.learning import Transcribed as Transcribed
+    from device_sdk.personalization.vocabulary import VocabularyEntry as VocabularyEntry
     from device_sdk.policy import CarefulPolicy as CarefulPolicy
     from device_sdk.policy import Conditions as Conditions
     from device_sdk.privacy.bounds import OfferBounds as OfferBounds
     from device_sdk.profiles import Profiles as Profiles
     from device_sdk.settings import DeviceSettings as DeviceSettings
+    from device_sdk.vocabulary import Vocabulary as Vocabulary
 
 _HOMES = {
     "audio": "SAMPLE_AUDIO read_audio",
@@ -74,10 +76,12 @@ _HOMES = {
     "hypothesis": "Hypothesis Partial Result Scores Word",
     "learned_summary": "LearnedSummary",
     "learning": "GuardSettings LearningReport LearningSettings Transcribed",
+    "personalization.vocabulary": "VocabularyEntry",
     "policy": "CarefulPolicy Conditions",
     "privacy.bounds": "OfferBounds",
     "profiles": "Profiles",
     "settings": "DeviceSettings",
+    "vocabulary": "Vocabulary",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [*_HOME]

@@ -47,6 +47,7 @@ from device_sdk.runtimes.protocol import try_transducer
 from device_sdk.settings import DeviceSettings, Host, check_host
 from device_sdk.state import Store
 from device_sdk.utterances import Counting, Utterances
+from device_sdk.vocabulary import Vocabulary
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
@@ -88,6 +89,7 @@ class Device:
             self._model_state.collect(None)  # those of factors are none of the published weights
         self._counting = Counting(self._model_state, self._rescorer, settings)
         self._utterances = Utterances(self._model_state, self._counting, settings)
+        self._vocabulary = Vocabulary(self._model_state, self._utterances, self._check_open)
         self._recent, self._kept = self._utterances.recent, self._utterances.kept
         self._local = LocalLearning(self._model_state, self._recent, self._kept, settings, self._generator, host)
         self._loaded: tuple[Student, Recognizer] | None = None  # of a student, and built again for another one
@@ -127,6 +129,11 @@ class Device:
     def model_version(self) -> str:
         """Version of the published model that the device works from."""
         return self._model_state.base.version
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Names and words that the device listens for: what the app added, and what corrections brought."""
+        return self._vocabulary
 
     @property
     def base(self) -> Bundle:

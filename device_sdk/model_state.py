@@ -23,7 +23,8 @@ from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization import given
+from device_sdk.personalization import given, vocabulary
+from device_sdk.personalization.vocabulary import Phrases
 from device_sdk.state import Store, outbox, records
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class ModelState:
     proven: Student | None
     consent: Consent
     given: Mapping[str, int]
+    phrases: Phrases
 
     def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognize; called before
@@ -82,6 +84,7 @@ class ModelState:
         self.watch = guard.from_bytes(store.get("settings", "guard"))
         self.consent = consents.from_bytes(store.get("settings", "consent"))
         self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
+        self.phrases = vocabulary.from_bytes(store.get("counts", "vocabulary"))
         if replaced:
             learned = [name for name in ("local", "published") if store.get("settings", name) is not None]
             if learned:  # a bundle that cannot be used must not cost what was learned
@@ -120,6 +123,13 @@ class ModelState:
             elif self.given:
                 self.store.delete("counts", "given")
             self.given = counts
+
+    def keep_phrases(self, known: Phrases) -> None:
+        """Makes this the user's vocabulary."""
+        with self._guard:
+            if known is not self.phrases:
+                self.store.put("counts", "vocabulary", vocabulary.to_bytes(known))
+                self.phrases = known
 
     def differs_in_marginals(self, version: int | str, digest: str) -> bool:
         """Whether these are not the marginals that are here. digest: SHA-256 of their values as little-endian float64.
@@ -259,12 +269,12 @@ class ModelState:
     def together(self) -> Iterator[None]:
         """A transaction; where it fails, what memory mirrors goes back with what the disk holds."""
         with self._guard:
-            before = self.cache, self.student, self.watch, self.proven, self.consent, self.given
+            before = self.cache, self.student, self.watch, self.proven, self.consent, self.given, self.phrases
             try:
                 with self.store.transaction():
                     yield
             except BaseException:
-                self.cache, self.student, self.watch, self.proven, self.consent, self.given = before
+                self.cache, self.student, self.watch, self.proven, self.consent, self.given, self.phrases = before
                 raise
 
     def _nothing_due(self) -> None:

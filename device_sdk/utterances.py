@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.errors import StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
-from device_sdk.feedback.signals import Repeated, Signal, combined
+from device_sdk.feedback.signals import Corrected, Repeated, Signal, combined
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learning.kept import Kept
 from device_sdk.learning.memory import Example, Recent, utterances
@@ -23,6 +24,7 @@ from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, c
 from device_sdk.personalization.expected import expecting
 from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.personalization.vocabulary import VocabularyEntry, corrected
 from device_sdk.settings import DeviceSettings
 
 log = logging.getLogger(__name__)
@@ -94,11 +96,36 @@ class Utterances:
     def note(self, utterance_id: str, signal: Signal) -> None:
         """Feedback, under the guard: to an utterance, its counts and words, and the one that it repeats."""
         example = self.recent.mark(utterance_id, signal)
-        self._counting.recount(example, signal, self.recent)
+        try:
+            with self._model_state.together():
+                if isinstance(signal, Corrected) and self._settings.use_marginals and self._counting.words:
+                    self._give(example, signal.text)
+                self._counting.recount(example, combined(example.signal, signal), self.recent)
+        except BaseException:
+            self.recent.put_back(example)  # counted or not, memory says what the disk says
+            raise
         self._keep(utterance_id)
         told = carried_back(signal, example.nbest[0].text)
         if example.repeats is not None and told is not None and self.recent.get(example.repeats) is not None:
             self.note(example.repeats, told)
+
+    def _give(self, example: Example, text: str) -> None:
+        """The vocabulary learns the words that a correction gave."""
+        state, served = self._model_state, example.nbest[0]
+        literal = state.base.tokenizer.decode(served.tokens)
+        words, background = state.base.words, state.base.background
+        given = example.utterance_id, served.text, literal, text, words, background, time.time()
+        state.keep_phrases(corrected(state.phrases, *given))
+
+    def retract(self, utterance_id: str) -> bool:
+        """As if there had been no feedback to an utterance, under the guard. Whether it is in memory still."""
+        example = self.recent.get(utterance_id)
+        if example is None:
+            return False
+        self.recent.change(utterance_id, signal=None)
+        self._counting.recount(example, None, self.recent)
+        self._keep(utterance_id)
+        return True
 
     def _keep(self, utterance_id: str) -> None:
         self.kept.update(utterance_id, self.keeping, self._model_state.handed_on())
@@ -113,13 +140,17 @@ def _surviving(what: str) -> Iterator[None]:
         log.warning("%s: %s", what, error)
 
 
+_Expected = tuple[Mapping[str, float], Mapping[str, VocabularyEntry], Hotwords | None, Hotwords | None]
+"""What phrases were made of, and these."""
+
+
 class Counting:
     """Counts into a model state, and owns the marginal made of it. Every call is made under the store's guard."""
 
     def __init__(self, model_state: ModelState, rescorer: Rescorer, settings: DeviceSettings) -> None:
         self._model_state, self._rescorer, self._settings = model_state, rescorer, settings
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None
-        self._expected: tuple[Mapping[str, float], Hotwords | None, Hotwords | None] | None = None
+        self._expected: _Expected | None = None
 
     @property
     def words(self) -> bool:
@@ -141,14 +172,19 @@ class Counting:
         return self._marginal[2]
 
     def expected(self, given: Hotwords | None) -> Hotwords | None:
-        """What the next utterance expects: the app's phrases and, beside them, words that the user confirmed; made
-        again only after one of them changed."""
-        confirmed, base = self._model_state.cache.confirmed, self._model_state.base
-        if not (self._settings.use_marginals and confirmed):
+        """What the next utterance expects: the app's phrases for it, the user's vocabulary, and words that the user
+        confirmed; made again only after one of them changed."""
+        confirmed, known = self._model_state.cache.confirmed, self._model_state.phrases.entries
+        boost = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
+        if not (known or (boost and confirmed)):
             return given
-        if self._expected is None or self._expected[0] is not confirmed or self._expected[1] is not given:
-            self._expected = confirmed, given, expecting(given, confirmed, base, self._rescorer.weights.confirmed)
-        return self._expected[2]
+        made = self._expected
+        if made is None or made[0] is not confirmed or made[1] is not known or made[2] is not given:
+            found = expecting(given, known.values(), confirmed, self._model_state.base, boost)
+            if made is not None and found == made[3]:  # the same phrases: the automaton stays
+                found = made[3]
+            self._expected = made = confirmed, known, given, found
+        return made[3]
 
     def counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was recognized just now adds to the counts."""
@@ -163,20 +199,22 @@ class Counting:
         model_state.cache = cache
         return counts
 
-    def recount(self, example: Example, signal: Signal, recent: Recent) -> None:
-        """Counts an utterance and the words that it gives anew, by its feedback so far and ``signal``."""
-        model_state, known = self._model_state, combined(example.signal, signal)
+    def recount(self, example: Example, known: Signal | None, recent: Recent) -> None:
+        """Counts an utterance and the words that it gives anew, by all ``known`` feedback; None: there is none."""
+        model_state = self._model_state
         words = model_state.base.words
         if example.given is not None and self.names:
-            given = given_words(known, words)
+            given = given_words(known, words) if known is not None else frozenset()
             if given != example.given:
                 model_state.keep_given(recount(model_state.given, example.given, given))
                 recent.change(example.utterance_id, given=given)
         if example.counts is None or not self.words:
             return
-        texts = [hypothesis.text for hypothesis in example.nbest]
-        said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
-        counts = replace(count_words(said, words, self._rescorer.weights), confirmed=confirmed_words(texts, known))
+        counts = self.counts_of(example.nbest)
+        if known is not None:
+            texts = [hypothesis.text for hypothesis in example.nbest]
+            said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
+            counts = replace(count_words(said, words, self._rescorer.weights), confirmed=confirmed_words(texts, known))
         if counts != example.counts:
             due = not example.reported  # what was reported once is not reported again
             cache = caches.withdraw(model_state.cache, example.counts, due)

@@ -138,6 +138,10 @@ class Recent:
         self._examples[utterance_id] = example = replace(self._examples[utterance_id], **changes)
         return example
 
+    def put_back(self, example: Example) -> None:
+        """An utterance in memory is as it was before: what was to change it failed."""
+        self._examples[example.utterance_id] = example
+
     def reported(self) -> None:
         """Notes that the counts of everything in memory were handed to a report."""
         for key in self._examples:

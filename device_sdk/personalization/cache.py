@@ -74,6 +74,15 @@ def reported(cache: MarginalCache) -> MarginalCache:
     return replace(cache, pending=np.zeros_like(cache.pending), pending_utterances=0)
 
 
+def without(cache: MarginalCache, words: Sequence[str]) -> MarginalCache:
+    """The cache that never heard these words confirmed, nor, where they are on no list, at all."""
+    unlisted, confirmed = (
+        {word: weight for word, weight in counts.items() if word not in words}
+        for counts in (cache.unlisted, cache.confirmed)
+    )
+    return replace(cache, unlisted=unlisted, confirmed=confirmed)
+
+
 def marginal(
     cache: MarginalCache,
     background: NDArray[np.float64],

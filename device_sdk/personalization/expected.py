@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from device_sdk.decoding.hotwords import Hotword, Hotwords
+from device_sdk.decoding.hotwords import DEFAULT_BOOST, Hotword, Hotwords
+from device_sdk.personalization.vocabulary import times
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
+    from device_sdk.personalization.vocabulary import VocabularyEntry
 
 EVIDENCE = 20.0
 """Words of nobody in particular that are added to the user's: with few of their own, none is surprising."""
@@ -19,15 +21,31 @@ MOST = 1000
 """Words that are expected at a time, the most surprising first."""
 
 
-def expecting(given: Hotwords | None, confirmed: Mapping[str, float], bundle: Bundle, boost: float) -> Hotwords | None:
-    """The app's phrases, and the user's own words that no phrase or spelling of it is. confirmed: word -> in how many
-    utterances. boost: nats that such a word earns; 0 for none."""
-    if not boost:
-        return given
-    phrases = () if given is None else given.phrases
+def expecting(
+    given: Hotwords | None,
+    vocabulary: Iterable[VocabularyEntry],
+    confirmed: Mapping[str, float],
+    bundle: Bundle,
+    boost: float,
+) -> Hotwords | None:
+    """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
+    phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
+    which is there because it was confirmed; 0 for none. Phrases of the vocabulary earn what hotwords do, and ``boost``
+    more for each time that they were confirmed, at most two."""
+    phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
-    own = [word for word in own_words(confirmed, bundle) if word not in taken]
-    return Hotwords.build([*phrases, *(Hotword(word, boost) for word in own)]) if own else given
+    letters = bundle.tokenizer.letters | {" "}
+    for entry in vocabulary:
+        spellings = tuple(each for each in entry.spellings if each not in taken and letters.issuperset(each))
+        if entry.phrase not in taken and letters.issuperset(entry.phrase):
+            evidence = min(times(entry.phrase, confirmed), 2)
+            phrases.append(Hotword(entry.phrase, DEFAULT_BOOST + boost * evidence, spellings))
+            taken.update((entry.phrase, *spellings))
+    if boost:
+        phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]
+    if len(phrases) == (0 if given is None else len(given.phrases)):
+        return given
+    return Hotwords.build(phrases)
 
 
 def own_words(confirmed: Mapping[str, float], bundle: Bundle) -> list[str]:

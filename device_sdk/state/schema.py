@@ -26,6 +26,7 @@ TABLES: Mapping[str, Table] = {
         {
             "cache": "JSON: weight of every word heard and not yet reported, sorted, never in the order spoken",
             "reported": "JSON: weight of every word id in the reports of rounds in mode paper so far",
+            "vocabulary": "JSON: phrases that app and user gave, each with its spellings, where from and when",
             "given": "JSON: in how many utterances the user gave each unlisted word, sorted; not reported",
         },
     ),

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from examples import runner
 from examples.liu_2020.adaptation import Method
-from examples.liu_2020.lists import Cached, Listener
+from examples.liu_2020.lists import Cached, Listener, over_heard
 from examples.liu_2020.rows import (
     BASELINE,
     EXACT,
@@ -101,7 +101,8 @@ def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, 
 def measure_alone(cached: Cached, tell: Tell, rounds: int) -> dict[str, Any]:
     """The personal part alone, of few clients that say much: the settings for every other one are those that are best
     for the rest. Returns the document with its findings."""
-    background, halves = cached.background, (cached.test[::2], cached.test[1::2])
+    test, background = over_heard(cached.test, cached.background)
+    halves = test[::2], test[1::2]
     found: dict[str, Row] = {}
     parts: dict[str, list[Any]] = {}
     weights: list[dict[str, Any]] = []

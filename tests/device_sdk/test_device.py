@@ -135,12 +135,13 @@ def test_a_full_disk_costs_no_result(tmp_path, tiny_bundle, monkeypatch, caplog)
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
         device.agree("marginals")
         first, before, state = device.recognize(speech(1), 16_000), device.student, device._model_state
+        device.feedback(first, LIGHT)
         with monkeypatch.context() as patch:
             patch.setattr(Store, "put", full)
             assert device.recognize(speech(1), 16_000).text
-            device.recognize(speech(2), 16_000)
+            second = device.recognize(speech(2), 16_000)
             assert "counted in memory only" in caplog.text
-            for call in (partial(device.feedback, first, LIGHT), device.learn):
+            for call in (partial(device.feedback, second, LIGHT), device.learn):
                 with pytest.raises(StateError, match="full"):
                     call()
         assert device.student is before

@@ -12,7 +12,7 @@ from device_sdk.bundle.streaming import subsets_of
 from device_sdk.learning import StepSettings
 from device_sdk.runtimes.training import TrainingSession
 from export.bundles import refresh
-from tests.device_sdk.devices import KEY, LIGHT
+from tests.device_sdk.devices import ANY_WORDS, KEY, LIGHT
 from tests.signals import hiss
 from tests.tiny import write_tiny_bundle
 
@@ -28,7 +28,9 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def settings(subset: Subset, **changes: object) -> DeviceSettings:
     step = StepSettings(learning_rate=0.05)
     return DeviceSettings(
-        learning=LearningSettings(subset=subset, passes=2, replays=0, cost_weight=0.0, step=step, **changes)
+        learning=LearningSettings(
+            rewrite_nats=ANY_WORDS, subset=subset, passes=2, replays=0, cost_weight=0.0, step=step, **changes
+        )
     )
 
 

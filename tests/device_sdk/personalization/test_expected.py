@@ -79,10 +79,10 @@ def test_more_evidence_is_more() -> None:
 
 def test_the_apps_phrases_stay_as_they_are(tiny_bundle: Bundle) -> None:
     given = Hotwords.build([Hotword("jazz", 4.0, ("chess",))])
-    assert expecting(given, {}, tiny_bundle, 1.5) is given
-    assert expecting(given, {"jazz": 50.0, "chess": 50.0}, tiny_bundle, 1.5) is given, "both are the app's"
-    assert expecting(None, {"mocha": 50.0}, tiny_bundle, 0.0) is None
-    both = expecting(given, {"mocha": 50.0, "jazz": 50.0}, tiny_bundle, 1.5)
+    assert expecting(given, (), {}, tiny_bundle, 1.5) is given
+    assert expecting(given, (), {"jazz": 50.0, "chess": 50.0}, tiny_bundle, 1.5) is given, "both are the app's"
+    assert expecting(None, (), {"mocha": 50.0}, tiny_bundle, 0.0) is None
+    both = expecting(given, (), {"mocha": 50.0, "jazz": 50.0}, tiny_bundle, 1.5)
     assert both is not None and [(each.phrase, each.boost) for each in both.phrases] == [("jazz", 4.0), ("mocha", 1.5)]
 
 

@@ -178,6 +178,7 @@ def figures(device: Device) -> dict[str, Any]:
         "rollbacks": device._model_state.watch.rollbacks,
         "model": learned.model_version,
         "marginals": learned.marginals_version,
+        "vocabulary": [each.phrase for each in device.vocabulary.list()],
         "sent": [learned.marginal_reports, learned.delta_reports],
         "salt": store._rows("SELECT value FROM meta WHERE name = 'salt'")[0][0].hex(),
     }

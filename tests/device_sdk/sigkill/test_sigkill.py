@@ -77,6 +77,9 @@ def _check(state: Path, bundle: Bundle, server: LiveServer, told: list[Any], las
         cache, reports = device._model_state.cache, held(device, server.url).items()
         waiting = sum(count for name, count in reports if id_of_report(own, name) not in counted)
         assert cache.pending_utterances + waiting + sum(noted.get(name, 0) for name in counted) == cache.utterances
+        known = "borborygmus" in now["vocabulary"]
+        assert known or "borborygmus" not in cache.confirmed, "a correction's word is counted and known, or neither"
+        assert all(count <= cache.utterances for count in cache.confirmed.values()), "none is counted twice"
         device._store.get("weights", "local")
     lives = ([] if last is None else [last]) + [each for each in told if "utterances" in each]
     begun = max((index for index, each in enumerate(lives) if each["what"] == "forgot"), default=0)
@@ -89,6 +92,7 @@ def _check(state: Path, bundle: Bundle, server: LiveServer, told: list[Any], las
             assert now["salt"] == each["salt"]
             assert now["utterances"] >= each["utterances"], "counters never go back"
             assert now["marginals"] >= each["marginals"]
+            assert set(now["vocabulary"]) >= set(each["vocabulary"]), "no word that the user gave is lost"
             assert all(one >= other for one, other in zip(now["sent"], each["sent"], strict=True))
             assert now["rollbacks"] >= each["rollbacks"]
             same = (now["model"], now["rollbacks"]) == (each["model"], each["rollbacks"])

@@ -21,6 +21,7 @@ from safetensors.numpy import load
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.aggregation import Participation
+from device_sdk.personalization import vocabulary
 from device_sdk.state.schema import COLUMNS, FILES, META, TABLES
 from device_sdk.wire.messages import MarginalReport, WordReport
 from device_sdk.wire.words import is_word
@@ -125,6 +126,11 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     fields = json.loads(plain)
     if name == "given":
         return _given(plain, bundle)
+    if name == "vocabulary":
+        known = vocabulary.from_bytes(plain)
+        learned = [each for each in known.entries.values() if each.source == "correction"]
+        single = all(each.phrase.split() == [each.phrase] and each.phrase not in bundle.words for each in learned)
+        return single and all(len(one.split()) <= 3 for each in learned for one in (*each.spellings, *each.refused))
     listed, unlisted, confirmed = fields.pop("listed"), fields.pop("unlisted"), fields.pop("confirmed")
     return (
         set(fields) == {"format", "words_digest", "utterances", "pending_utterances"}

@@ -13,6 +13,7 @@ import pytest
 
 from device_sdk import Bundle, Corrected, Device, OfferBounds
 from device_sdk.checkin import aggregation, identity, reports
+from device_sdk.personalization.vocabulary import Phrases, VocabularyEntry, to_bytes, with_entries
 from device_sdk.state import Store
 from device_sdk.state.schema import TABLES
 from device_sdk.wire.messages import MarginalPlan, RoundOffer, WordPlan
@@ -76,6 +77,11 @@ def _sealed(table: str, name: str, value: bytes) -> Callable[[Path], None]:
     return plant
 
 
+def _vocabulary(*texts: str) -> Callable[[Path], None]:
+    entry = VocabularyEntry(texts[0], texts[1:], source="correction")
+    return _sealed("counts", "vocabulary", to_bytes(with_entries(Phrases(), [entry])))
+
+
 def _sql(folder: Path, statement: str, *values: object) -> None:
     with closing(sqlite3.connect(folder / "state.sqlite")) as connection, connection:
         connection.execute(statement, values)
@@ -122,6 +128,8 @@ CACHE |= {"listed": NONE, "unlisted": NONE, "confirmed": NONE}
         (_sealed("counts", "given", b'{"zoo": 1, "ant": 1}'), "counts/given"),
         (_sealed("counts", "given", b'{"ant zoo": 1}'), "counts/given"),
         (_sealed("counts", "given", b'{"light": 1}'), "counts/given"),
+        (_vocabulary("what was said"), "counts/vocabulary"),
+        (_vocabulary("zoo", "four words are many"), "counts/vocabulary"),
         (_sealed("weights", "local", b"features"), "weights/local"),
         (_sealed("outbox", "a" * 32, b"\0\0\0\2{}said"), "outbox/aaaa"),
         (_sealed("identity", "b" * 16, b'{"name": "of the user"}'), "identity/bbbb"),

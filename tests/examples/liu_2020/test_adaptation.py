@@ -22,7 +22,7 @@ from examples.liu_2020.adaptation import (
     learn,
     simulate,
 )
-from examples.liu_2020.lists import Listener, listeners
+from examples.liu_2020.lists import Listener, listeners, over_heard
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
 from tests.examples.liu_2020.test_lists import WORDS, background, client
@@ -65,6 +65,17 @@ def test_the_future_changes_nothing_before_it(name: str) -> None:
     known, changed = (simulate(clients, BACKGROUND, METHODS[name], 3, EXACT) for clients in (CLIENTS, mixed))
     assert all((a[:half] == b[:half]).all() for a, b in zip(known, changed, strict=True))
     assert any((a[half:] != b[half:]).any() for a, b in zip(known, changed, strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_words_that_no_list_holds_change_nothing(name: str) -> None:
+    """Even where the background holds many of them."""
+    heard, u = over_heard(CLIENTS[:2], BACKGROUND)
+    assert len(u) < len(BACKGROUND) and u.sum() == pytest.approx(1.0) and u.min() > 0
+    exact = Exact(u, PAPER.smoothing)
+    whole, alone = (simulate(*given, METHODS[name], 3, server) for given, server in
+                    (((CLIENTS[:2], BACKGROUND), EXACT), ((heard, u), exact)))  # fmt: skip
+    assert all((a == b).all() for a, b in zip(whole, alone, strict=True))
 
 
 def test_the_first_group_is_rescored_without_adaptation_and_later_ones_with() -> None:

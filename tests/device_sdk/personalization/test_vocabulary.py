@@ -1,0 +1,223 @@
+"""A user's vocabulary: what corrections bring into it and take back, contacts, bounds, and its place on the disk."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, Hotword, VocabularyEntry
+from device_sdk.errors import ConfigurationError, SessionError, StateError
+from device_sdk.feedback import Accepted
+from device_sdk.personalization import vocabulary
+from device_sdk.personalization.expected import expecting
+from device_sdk.personalization.vocabulary import Phrases, corrected, from_bytes, to_bytes, undone, with_entries
+from rescoring.words import WordList
+from tests.device_sdk.devices import KEY
+from tests.signals import noise
+
+WORDS = WordList(("<unk>", "call", "me", "please", "sean", "on", "i", "don't", "play", "eerie"))
+BACKGROUND = np.array([0.1, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.0498, 0.05, 0.0002])
+"""Of listed words only "eerie" is as rare as any."""
+
+
+def correct(known: Phrases, served: str, text: str, literal: str | None = None) -> Phrases:
+    return corrected(known, "an id", served, literal or served, text, WORDS, BACKGROUND, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("served", "text", "found"),
+    [
+        ("call neve", "call niamh", {"niamh": ("neve",)}),
+        ("call sean", "call siobhan", {"siobhan": ()}),  # what others say stands for itself
+        ("call eerie", "call eire", {"eire": ("eerie",)}),  # unless nobody says it
+        ("call lay na please", "call leyna please", {"leyna": ("lay na",)}),
+        ("call i don't play", "call ayden", {"ayden": ()}),
+        ("call a b c d", "call abcd", {"abcd": ()}),  # four words are no spelling of one
+        ("neve call zeb", "niamh call seb", {"niamh": ("neve",), "seb": ("zeb",)}),
+        ("call me", "call me niamh", {"niamh": ()}),
+        ("call me", "play on", {}),  # all of it listed: counts of what was confirmed are enough
+        ("call me", "call me", {}),
+    ],
+)
+def test_a_correction_brings_the_words_that_no_list_has(served: str, text: str, found: dict[str, tuple[str]]) -> None:
+    known = correct(Phrases(), served, text)
+    assert {phrase: each.spellings for phrase, each in known.entries.items()} == found
+    assert all((each.source, each.added) == ("correction", 7.0) for each in known.entries.values())
+    assert undone(known) == Phrases() and (known.last is None) == (not found)
+
+
+def test_a_correction_that_contradicts_an_earlier_one_wins_and_stays_visible() -> None:
+    known = correct(Phrases(), "call neve", "call niamh")
+    known = correct(known, "call niamh", "call sean", literal="call neve")
+    assert (known.entries["niamh"].spellings, known.entries["niamh"].refused) == ((), ("neve",))
+    assert undone(known).entries["niamh"].spellings == ("neve",)
+    again = correct(known, "call neve", "call niamh")
+    assert again.entries["niamh"].spellings == (), "what was refused does not come back by itself"
+    by_hand = with_entries(again, [VocabularyEntry("niamh", ("neve",))])
+    assert (by_hand.entries["niamh"].spellings, by_hand.entries["niamh"].refused) == (("neve",), ())
+
+
+def test_who_is_there_already_keeps_time_and_kind_and_takes_on_spellings() -> None:
+    known = with_entries(Phrases(), [VocabularyEntry("Niamh", ("nieve",), "contact", "contacts", 3.0)])
+    known = correct(known, "call neve", "call niamh")
+    assert known.entries == {"niamh": VocabularyEntry("niamh", ("nieve", "neve"), "contact", "contacts", 3.0)}
+    assert correct(known, "call me niamh", "call niamh").last == known.last, "nothing is new"
+
+
+@given(st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.booleans()), max_size=30))
+def test_undoing_takes_back_just_the_last_correction(said: list[tuple[str, bool]]) -> None:
+    known, before = Phrases(), Phrases()
+    for word, right in said:
+        after = correct(known, "call me", f"call {word if right else word + ' please'}")
+        if after is not known:
+            before, known = known, after
+    assert undone(known).entries == before.entries and undone(undone(known)) == undone(known)
+
+
+def test_the_oldest_words_of_corrections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "LIMIT", 3)
+    known = with_entries(Phrases(), [VocabularyEntry("a"), VocabularyEntry("b")])
+    for word in ("c", "d"):
+        known = correct(known, "call me", f"call {word}")
+    assert [*known.entries] == ["a", "b", "d"]
+    with pytest.raises(ConfigurationError, match="4 phrases, expected at most 3; remove some"):
+        with_entries(known, [VocabularyEntry("e"), VocabularyEntry("f")])
+
+
+CARDS = """BEGIN:VCARD
+VERSION:3.0
+N:O'Brien;Niamh;;;
+FN:Niamh O'Br
+ ien
+END:VCARD
+BEGIN:VCARD
+VERSION:2.1
+N;CHARSET=UTF-8;ENCODING=QUOTED-PRINTABLE:M=C3=BCller;Zo=C3=AB;;;
+FN;CHARSET=UTF-8;ENCODING=QUOTED-PRINTABLE:Zo=C3=AB M=C3=BCl=
+ler
+TEL:123
+END:VCARD
+BEGIN:VCARD
+item1.FN:\u0414\u043c\u0438\u0442\u0440\u0438\u0439
+END:VCARD
+"""
+
+
+def test_contacts_are_known_whole_and_by_their_given_names(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    path = tmp_path / "contacts.vcf"
+    path.write_text(CARDS.replace("\n", "\r\n"), "utf-8")
+    with Device.open(tmp_path / "state", KEY, tiny_bundle) as device:
+        names = {each.phrase for each in device.vocabulary.add_contacts(path)}
+        assert names == {"niamh", "niamh o'brien", "zoe", "zoe muller"}
+        assert {(each.kind, each.source) for each in device.vocabulary.list("contact")} == {("contact", "contacts")}
+        with pytest.raises(ConfigurationError, match="no vCard with a name"):
+            device.vocabulary.add_contacts("Niamh, Zo\u00eb")
+
+
+def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """By itself, more so where it was confirmed, and after the app's phrases for the utterance."""
+    entries = [VocabularyEntry("zugzwang", ("sugar",)), VocabularyEntry("jazz"), VocabularyEntry("\u0434\u0430")]
+    found = expecting(None, entries, {"zugzwang": 1.0}, tiny_bundle, 1.5)
+    assert found is not None
+    assert found.phrases == (Hotword("zugzwang", 3.5, ("sugar",)), Hotword("jazz", 2.0))
+    own = expecting(found, [VocabularyEntry("sugar"), *entries], {"jazz": 9.0}, tiny_bundle, 1.5)
+    assert own is found, "all of it is expected already"
+    heard = noise(9_600, 3)
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        first = device.recognize(heard, 16_000).text.split()[0]
+        device.vocabulary.add("zugzwang", spellings=[first])
+        assert "zugzwang" in device.recognize(heard, 16_000).text.split()
+        assert "zugzwang" in device.session(16_000)._expected.spellings.phrases
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        assert "zugzwang" in device.recognize(heard, 16_000).text.split(), "kept from run to run"
+        assert device.vocabulary.remove("ZugZwang") and not device.vocabulary.remove("zugzwang")
+        assert device.recognize(heard, 16_000).text.split()[0] == first
+
+
+def test_a_corrected_word_is_the_users_until_it_is_undone(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        assert device.vocabulary.undo() == ()
+        before = device._model_state.cache
+        result = device.recognize(noise(9_600, 3), 16_000)
+        counted = device._model_state.cache
+        device.feedback(result, Corrected("call zugzwang"))
+        (entry,) = device.vocabulary.list()
+        assert (entry.phrase, entry.source, entry.count) == ("zugzwang", "correction", 1)
+        assert json.loads(device.vocabulary.export())[0]["phrase"] == "zugzwang"
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:  # memory is gone, the correction's words are not
+        assert device.vocabulary.undo() == ("zugzwang",) and device.vocabulary.list() == ()
+        assert "zugzwang" not in device._model_state.cache.confirmed
+        result = device.recognize(noise(9_600, 3), 16_000)
+        state = device._model_state.cache
+        device.feedback(result, Corrected("call zugzwang"))
+        assert device.vocabulary.undo() == ("zugzwang",)
+        assert device._model_state.cache == replace(state, counts=device._model_state.cache.counts,
+                                                    pending=device._model_state.cache.pending)  # fmt: skip
+        np.testing.assert_allclose(device._model_state.cache.counts, state.counts, atol=1e-12)
+        (remembered,) = device.remembered()
+        assert not remembered.feedback, "the correction itself is taken back"
+        device.feedback(result, Accepted())
+    assert before.utterances == 0 and counted.utterances == 1
+
+
+def test_feedback_that_cannot_be_written_is_not_half_applied(
+    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        result = device.recognize(noise(9_600, 3), 16_000)
+        before, example = device._model_state.cache, device._recent.get(result.utterance_id)
+
+        def full(*_: object) -> None:
+            raise StateError("disk full")
+
+        monkeypatch.setattr(device._model_state, "keep_cache", full)
+        with pytest.raises(StateError, match="disk full"):
+            device.feedback(result, Corrected("call zugzwang"))
+        assert device.vocabulary.list() == () and device._model_state.cache is before
+        assert device._recent.get(result.utterance_id) is example
+        monkeypatch.undo()
+        device.feedback(result, Corrected("call zugzwang"))
+        assert [each.count for each in device.vocabulary.list()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda v: v.add("7up"), "found '7'"),
+        (lambda v: v.add("\u0434\u0430"), r"vocabulary\[0\]: found .*, expected the letters"),
+        (lambda v: v.add("niamh", spellings="neve"), r"vocabulary\.spellings: found str, expected a list"),
+        (lambda v: v.add_all("niamh"), "vocabulary: found str, expected a list"),
+        (lambda v: v.add_all(["good", 7]), r"vocabulary\.phrase: found int"),
+        (lambda v: v.add_all([f"a{'b' * n}" for n in range(10_001)]), "10001 phrases, expected at most 10000"),
+        (lambda v: v.add_all(["good"], source="me"), "found 'me', expected one of app, contacts, correction"),
+    ],
+)
+def test_what_is_no_phrase_is_refused_and_changes_nothing(tmp_path, tiny_bundle, call, says) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle) as device, pytest.raises(ConfigurationError, match=says):
+        call(device.vocabulary)
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        assert device.vocabulary.list() == ()
+    with pytest.raises(SessionError, match="closed"):
+        device.vocabulary.list()
+
+
+def test_no_consent_to_counting_no_words_of_corrections(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings()) as device:
+        device.withdraw("counting")
+        device.feedback(device.recognize(noise(9_600, 3), 16_000), Corrected("call zugzwang"))
+        assert device.vocabulary.list() == ()
+        assert device.vocabulary.add("niamh").phrase == "niamh", "what the app adds needs none"
+
+
+def test_it_is_stored_as_it_is_and_damage_is_named() -> None:
+    known = correct(
+        with_entries(Phrases(), [VocabularyEntry("van der berg", ("fun burg",), "contact")]), "a neve", "niamh"
+    )
+    assert from_bytes(to_bytes(known)) == known and from_bytes(None) == Phrases()
+    for damaged in (b"{}", b"[", b'{"entries": [{"phrase": "7"}], "last": null}', to_bytes(known)[:-9]):
+        with pytest.raises(StateError, match="counts/vocabulary"):
+            from_bytes(damaged)
