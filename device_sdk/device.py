@@ -29,7 +29,6 @@ from device_sdk.errors import (
     IdiolectError,
     LearningError,
     Postponed,
-    SessionError,
 )
 from device_sdk.feedback.signals import Signal, check_signal
 from device_sdk.hypothesis import Hypothesis, Result
@@ -89,7 +88,7 @@ class Device:
             self._model_state.collect(None)  # those of factors are none of the published weights
         self._counting = Counting(self._model_state, self._rescorer, settings)
         self._utterances = Utterances(self._model_state, self._counting, settings)
-        self._vocabulary = Vocabulary(self._model_state, self._utterances, self._check_open)
+        self._vocabulary = Vocabulary(self._model_state, self._utterances)
         self._recent, self._kept = self._utterances.recent, self._utterances.kept
         self._local = LocalLearning(self._model_state, self._recent, self._kept, settings, self._generator, host)
         self._loaded: tuple[Student, Recognizer] | None = None  # of a student, and built again for another one
@@ -192,6 +191,16 @@ class Device:
             self._utterances.note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
         log.debug("feedback %s", type(signal).__name__)
 
+    def edit(self, utterance: Result | str, text: str) -> None:
+        """What stands in place of a result just now, while its user writes over it: call it as often as it changes.
+        Once it has not changed for three seconds, when the device next learns, hears or closes, it is a correction
+        (``Corrected``), unless it is none: half-finished edits teach nothing. FeedbackError: as :meth:`feedback`."""
+        self._check_open()
+        check_type("text", text, str, "a text")
+        with self._guard:
+            self._utterances.settle()
+            self._recent.edit(utterance.utterance_id if isinstance(utterance, Result) else utterance, text)
+
     def learn(
         self,
         budget_seconds: float | None = None,
@@ -227,6 +236,7 @@ class Device:
             why = halt() or self._local.too_large(budget_bytes)
             with self._guard:
                 self._kept.tidy()
+                self._utterances.settle()
             report = not_started(why) if why is not None else self._local.run(budget_seconds, budget_bytes, halt)
             with self._guard:
                 return replace(report, lost=self._kept.lost())
@@ -361,6 +371,9 @@ class Device:
         learn_seconds: learns first, for so long at most. What was confirmed, and neither learned from nor kept
         (``DeviceSettings.keep_corrected``), is lost, which the log says."""
         self._working.check()
+        if not self._store.closed:
+            with self._guard:
+                self._utterances.settle(0.0)
         if learn_seconds is not None and self.settings.learn and not self._store.closed:
             with self:
                 self.learn(learn_seconds)
@@ -389,8 +402,7 @@ class Device:
         self.close()
 
     def _check_open(self) -> None:
-        if self._store.closed:
-            raise SessionError("device: found it closed, expected open; call Device.open for another one")
+        self._model_state.check_open()
 
     @contextmanager
     def _alone(self, why: str) -> Iterator[None]:
@@ -414,6 +426,7 @@ class Device:
 
     def _expect(self, given: Hotwords | None) -> Hotwords | None:
         with self._guard:
+            self._utterances.settle()
             return self._counting.expected(given)
 
     def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:

@@ -15,7 +15,7 @@ from device_sdk import consent as consents
 from device_sdk.bundle import Bundle
 from device_sdk.bundle import weights as weight_files
 from device_sdk.consent import Consent, Stream
-from device_sdk.errors import BundleError, StateError
+from device_sdk.errors import BundleError, SessionError, StateError
 from device_sdk.learning import guard
 from device_sdk.learning.delta import GradientSum, Measures, empty, measures_from_bytes, measures_to_bytes
 from device_sdk.learning.guard import Watch
@@ -101,6 +101,11 @@ class ModelState:
                 log.warning("erased %s with feedback, kept before: the app has another bundle", utterances(len(kept)))
             if learned:
                 log.warning("the app's bundle is %s now: weights learned on another are dropped; counts stay", shipped)
+
+    def check_open(self) -> None:
+        """SessionError: the device was closed."""
+        if self.store.closed:
+            raise SessionError("device: found it closed, expected open; call Device.open for another one")
 
     def keep_cache(self, cache: caches.MarginalCache) -> None:
         """Makes these counts the device's."""

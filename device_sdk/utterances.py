@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.hotwords import Hotwords
-from device_sdk.errors import StateError
+from device_sdk.errors import FeedbackError, StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
-from device_sdk.feedback.signals import Corrected, Repeated, Signal, combined
+from device_sdk.feedback.signals import Corrected, Repeated, Signal, check_signal, combined
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learning.kept import Kept
 from device_sdk.learning.memory import Example, Recent, utterances
@@ -28,6 +28,9 @@ from device_sdk.personalization.vocabulary import VocabularyEntry, corrected
 from device_sdk.settings import DeviceSettings
 
 log = logging.getLogger(__name__)
+
+EDIT_SECONDS = 3.0
+"""A text that was not changed for so long is what its user wants."""
 
 
 class Utterances:
@@ -108,6 +111,16 @@ class Utterances:
         told = carried_back(signal, example.nbest[0].text)
         if example.repeats is not None and told is not None and self.recent.get(example.repeats) is not None:
             self.note(example.repeats, told)
+
+    def settle(self, seconds: float = EDIT_SECONDS) -> None:
+        """Texts that were edited and have not changed for so long are corrections; what is none is left alone."""
+        for utterance_id, text in self.recent.edited(seconds):
+            try:
+                signal = Corrected(text)
+                check_signal(signal, self._model_state.base.tokenizer.letters)
+                self.note(utterance_id, signal)
+            except FeedbackError as error:
+                log.debug("an edited text is no correction: %s", error)
 
     def _give(self, example: Example, text: str) -> None:
         """The vocabulary learns the words that a correction gave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ class Vocabulary:
     user gave in corrections. Kept encrypted, sent to nobody, erased by :meth:`Device.forget
     <device_sdk.device.Device.forget>`. Made by :attr:`Device.vocabulary <device_sdk.device.Device.vocabulary>`."""
 
-    def __init__(self, model_state: ModelState, utterances: Utterances, check_open: Callable[[], None]) -> None:
-        self._model_state, self._utterances, self._check_open = model_state, utterances, check_open
+    def __init__(self, model_state: ModelState, utterances: Utterances) -> None:
+        self._model_state, self._utterances = model_state, utterances
 
     def add(self, phrase: str, spellings: Iterable[str] = (), kind: str = "") -> VocabularyEntry:
         """Listens for a phrase from the next utterance on. spellings: other words as which it is heard, each of which
@@ -37,7 +37,7 @@ class Vocabulary:
         self, many: Iterable[str | VocabularyEntry], kind: str = "", source: Source = "app"
     ) -> tuple[VocabularyEntry, ...]:
         """Many at once, all of them or none; see :meth:`add`."""
-        self._check_open()
+        self._model_state.check_open()
         now, letters = time.time(), self._model_state.base.tokenizer.letters
         new: list[VocabularyEntry] = []
         for number, each in enumerate(entries(many, "vocabulary", ConfigurationError)):
@@ -59,14 +59,14 @@ class Vocabulary:
 
     def list(self, kind: str | None = None) -> tuple[VocabularyEntry, ...]:
         """All phrases, or those of a kind, in the order in which they came."""
-        self._check_open()
+        self._model_state.check_open()
         with self._model_state.store.guard:
             found = self._model_state.phrases.entries.values()
             return tuple(self._counted(each) for each in found if kind is None or each.kind == kind)
 
     def remove(self, phrase: str) -> bool:
         """Listens for a phrase no longer, nor for its words because the user confirmed them. Whether it was there."""
-        self._check_open()
+        self._model_state.check_open()
         name = transcript(phrase, "phrase", ConfigurationError)
         with self._model_state.together():
             known = self._model_state.phrases
@@ -79,7 +79,7 @@ class Vocabulary:
     def undo(self) -> tuple[str, ...]:
         """Takes back what the last correction made of the vocabulary, and the correction itself where it was not
         learned from yet. Returns the phrases that are otherwise now; none where there is nothing to take back."""
-        self._check_open()
+        self._model_state.check_open()
         with self._model_state.together():
             known = self._model_state.phrases
             if known.last is None:

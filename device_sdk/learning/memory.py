@@ -97,6 +97,7 @@ class Recent:
         self._learned: dict[str, Example] = {}
         self._gone: tuple[str, ...] = ()
         self._last, self._lost = "", 0
+        self._edits: dict[str, tuple[str, float]] = {}
 
     def __len__(self) -> int:
         self._expire()
@@ -119,6 +120,22 @@ class Recent:
             )
         self.change(utterance_id, signal=combined(example.signal, signal))
         return example
+
+    def edit(self, utterance_id: str, text: str) -> None:
+        """Notes what an utterance's text is just now, while its user writes. FeedbackError: it is not in memory."""
+        if self.get(utterance_id) is None:
+            raise FeedbackError(
+                f"utterance {utterance_id!r}: not in memory; edits must come before it was learned from"
+            )
+        self._edits[utterance_id] = text, self._clock()
+
+    def edited(self, seconds: float) -> list[tuple[str, str]]:
+        """Takes out the edits that have not changed for so long: (utterance id, text)."""
+        now = self._clock()
+        found = [(key, text) for key, (text, when) in self._edits.items() if now - when >= seconds]
+        for key, _ in found:
+            del self._edits[key]
+        return [(key, text) for key, text in found if self.get(key) is not None]
 
     def latest(self) -> Example | None:
         """What was heard last, if it is in memory still."""
@@ -154,10 +171,10 @@ class Recent:
                 self.change(key, given=None)
 
     def take(self, wait_seconds: float) -> Example | None:
-        """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain;
-        None where there is neither. What is taken out is gone, but for what is put aside."""
+        """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain; none
+        that is being edited. None where there is neither. What is taken out is gone, but for what is put aside."""
         self._expire()
-        usable = [each for each in self._examples.values() if len(each.features)]
+        usable = [each for key, each in self._examples.items() if len(each.features) and key not in self._edits]
         marked = (each for each in usable if each.signal is not None)
         waited = (each for each in usable if self.seconds_since(each) >= wait_seconds)
         found = next(marked, None) or next(waited, None)
@@ -247,8 +264,8 @@ class Recent:
         self._learned.clear()
 
     def clear(self) -> None:
-        for examples in (self._examples, self._withheld, self._learned):
-            examples.clear()
+        for held in (self._examples, self._withheld, self._learned, self._edits):
+            held.clear()
 
     def _expire(self) -> None:
         for key in [key for key, example in self._examples.items() if self._seconds_left(example) < 0]:

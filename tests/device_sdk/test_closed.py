@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Corrected, Device, RecognitionSession, SessionError
-from tests.device_sdk.devices import KEY
+from tests.device_sdk.devices import KEY, quick
 from tests.signals import noise
 
 SOUND = noise(9_600, 1)
@@ -87,7 +87,7 @@ def test_a_closed_device_is_freed_at_once(tmp_path: Path, tiny_bundle: Bundle) -
     """An app that opens one after the other would hold the sessions of many until the garbage collector comes by."""
     gc.disable()
     try:
-        device = Device.open(tmp_path, KEY, tiny_bundle)
+        device = Device.open(tmp_path, KEY, tiny_bundle, quick())
         device.feedback(device.recognize(SOUND, 16_000), Corrected("lights on"))
         assert device.learn().steps
         assert device._loaded is not None
