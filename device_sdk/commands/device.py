@@ -115,6 +115,35 @@ def correct(
 
 
 @_command
+def vocabulary(
+    opened: Opening,
+    state: Path,
+    add: Annotated[list[str] | None, typer.Option(help="Listen for PHRASE, or PHRASE|SPELLING|...")] = None,
+    contacts: Annotated[Path | None, typer.Option(help="Listen for the names in a vCard file.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Listen for a phrase no longer.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the last correction back.")] = False,
+) -> Said:
+    """Show the names and words that the device listens for by itself; add some, remove some, or undo."""
+    with opened(new=bool(add or contacts)) as device:
+        known = device.vocabulary
+        for each in add or ():
+            phrase, *spellings = each.split("|")
+            known.add(phrase, spellings)
+        if contacts is not None:
+            known.add_contacts(contacts)
+        lines = [f"{each}: not there" for each in remove or () if not known.remove(each)]
+        if undo:
+            lines.append(f"taken back: {', '.join(known.undo()) or 'nothing'}")
+        entries = known.list()
+    lines += [
+        f"{each.phrase}  {each.kind or each.source}, confirmed {each.count} times"
+        + (f", also heard as {', '.join(each.spellings)}" if each.spellings else "")
+        for each in entries
+    ]
+    return {"entries": [asdict(each) for each in entries]}, lines or ["nothing yet"]
+
+
+@_command
 def learn(
     opened: Opening,
     state: Path,

@@ -171,8 +171,8 @@ class Recent:
                 self.change(key, given=None)
 
     def take(self, wait_seconds: float) -> Example | None:
-        """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain; none
-        that is being edited. None where there is neither. What is taken out is gone, but for what is put aside."""
+        """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain,
+        none that is being edited. None where there is neither. What is taken out is gone, but for what is put aside."""
         self._expire()
         usable = [each for key, each in self._examples.items() if len(each.features) and key not in self._edits]
         marked = (each for each in usable if each.signal is not None)

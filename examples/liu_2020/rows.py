@@ -97,6 +97,9 @@ ROUNDS = (1, 2, 5, 10)
 EPSILONS = (2.0, 1.0, 0.5, 0.1)
 PRIVATE_EPSILONS = (1.0, 2.0, 4.0, 8.0)
 EXACT = "no noise"
+GLOBAL = "no noise, whole counts"
+POPULATIONS = (4, 16, 64, 256)
+"""Of the global part alone: how many times as many clients, who say the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,13 @@ def every_row(
         bounded = partial(Bounded, background, calibrate(MarginalPlan(), epsilon, rounds))
         name = f"epsilon {epsilon:g} of a user"
         yield replace(row("4 private", name, sigma=0.1), server=bounded, repeats=repeats)
+    yield row("4 global", GLOBAL, sigma=0.1, alpha=0.75, beta=0.0)
+    for epsilon, times in ((1.0, 1), (2.0, 1), (4.0, 1), (8.0, 1), *((8.0, times) for times in POPULATIONS)):
+        # The noise of a release is the same for any number of clients, so more of them are as good as less noise.
+        plan = calibrate(MarginalPlan(), epsilon, rounds)
+        bounded = partial(Bounded, background, plan.model_copy(update={"epsilon": plan.epsilon * times}))
+        name = f"epsilon {epsilon:g} of a user" + (f", {times} times as many" if times > 1 else "")
+        yield replace(row("4 global", name, sigma=0.1, alpha=0.75, beta=0.0), server=bounded, repeats=repeats)
     for name, how in extensions.items():
         yield Setting("5", name, how, rounds, partial(Exact, background, how.weights.smoothing))
 

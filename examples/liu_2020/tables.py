@@ -16,6 +16,7 @@ from examples.liu_2020.rows import (
     BASELINE,
     EXACT,
     FOLLOWING,
+    GLOBAL,
     MARGINALS,
     PERSONAL,
     SCALES,
@@ -38,9 +39,10 @@ TITLES = {
     "3": "Table 3: weights and bandwidth",
     "4": "Table 4: noise as in the paper, sigma 0.1",
     "4 private": "Table 4, by this project's default: a user's epsilon over all rounds",
+    "4 global": "The global part alone, by this project's default",
     "5": "Beyond the paper",
 }
-_REFERENCE = {"4": EXACT, "4 private": EXACT}
+_REFERENCE = {"4": EXACT, "4 private": EXACT, "4 global": GLOBAL}
 """Rows that a table's others are compared with, besides the second pass without marginals."""
 
 
@@ -75,7 +77,7 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
     for row in rows:
         entry: dict[str, Any] = {"name": row.name, "wer": _rate(row.errors, test), "against": {}}
         for table, name in (("2", BASELINE), (row.table, _REFERENCE.get(row.table, ""))):
-            other = held.get(("4" if name == EXACT else table, name))
+            other = held.get(({EXACT: "4", GLOBAL: "4 global"}.get(name, table), name))
             if other is not None and other is not row:
                 entry["against"][name] = runner.difference(_errors(other, test), _errors(row, test))
         document["tables"].setdefault(row.table, []).append(entry)
@@ -149,6 +151,11 @@ def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if (noisy := change("4", "epsilon 0.5 of a count", EXACT)) is not None:
         text = "relative cost of epsilon 0.5 in paper mode"
         yield runner.finding(text, noisy, "below 0.01", lambda mean: mean < 0.01)
+    if (exact := change("4 global", GLOBAL)) is not None:
+        kept = change("4 global", "epsilon 8 of a user")
+        share = kept["mean"] / exact["mean"] if kept is not None and exact["mean"] < 0 else float("nan")
+        text = "share of the global part's own gain that is left at a user's epsilon 8"
+        yield runner.finding(text, share, "at least 0.5", lambda share: share >= 0.5)
     if (whole := change("5", FOLLOWING)) is not None:
         text = "relative change where the personal part follows each utterance"
         yield runner.finding(text, whole, "at most -0.08", lambda mean: mean <= -0.08)

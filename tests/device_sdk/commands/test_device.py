@@ -122,7 +122,10 @@ def test_a_round_by_commands(run: Run, tiny_bundle: Bundle, tmp_path: Path, caps
         (entry,) = json.loads(capsys.readouterr().out)["files"][0]["utterances"]
         waiting = json.loads(run("status", "--json").stdout)["remembered"]
         assert [(each["utterance_id"], each["feedback"]) for each in waiting] == [(entry["utterance_id"], False)]
-        corrected = run("correct", entry["utterance_id"], "turn on the light", "--json").stdout
+        rewritten = "turn on the light"  # of noise, of which a step would learn nothing
+        said = entry["nbest"][1]["text"]
+        run("correct", entry["utterance_id"], rewritten)
+        corrected = run("correct", entry["utterance_id"], said, "--json").stdout
         assert json.loads(corrected) == {"utterance_id": entry["utterance_id"]}
         assert entry["utterance_id"] in run("status").stdout
         assert json.loads(run("learn", "--json").stdout)["steps"] > 0
@@ -167,3 +170,12 @@ def test_all_is_forgotten_only_when_it_is_meant(run: Run) -> None:
     assert json.loads(run("status", "--json").stdout)["learned"]["consent"]["marginals"]
     run("forget", typed="y\n")
     assert not json.loads(run("status", "--json").stdout)["learned"]["consent"]["marginals"]
+
+
+def test_the_vocabulary_is_shown_and_changed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "contacts.vcf").write_text("BEGIN:VCARD\nFN:Saoirse Ronan\nEND:VCARD\n")
+    shown = run("vocabulary", "--add", "niamh|neve", "--contacts", str(tmp_path / "contacts.vcf")).stdout
+    assert "niamh  app, confirmed 0 times, also heard as neve" in shown and "saoirse ronan  contact" in shown
+    left = run("vocabulary", "--remove", "saoirse ronan", "--remove", "nobody", "--undo", "--json").stdout
+    assert [entry["phrase"] for entry in json.loads(left)["entries"]] == ["niamh"]
+    assert "nobody: not there" in run("vocabulary", "--remove", "nobody").stdout

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from device_sdk.errors import ConfigurationError
 from examples.liu_2020.lists import Cached, listeners, write_client
-from examples.liu_2020.rows import BASELINE, EXACT, FOLLOWING, PERSONAL, TRUTH, YARDSTICK, Row
+from examples.liu_2020.rows import BASELINE, EXACT, FOLLOWING, GLOBAL, PERSONAL, TRUTH, YARDSTICK, Row
 from examples.liu_2020.tables import summary, tables
 from tests.examples.liu_2020.test_lists import WORDS, background, client
 from tests.examples.scripts import run_script
@@ -41,6 +41,7 @@ def test_every_row_of_the_tables_is_there(document: dict[str, Any]) -> None:
     assert len(names["3"]) == 7 and len(names["5"]) == 2
     assert names["4"] == [EXACT, *(f"epsilon {epsilon} of a count" for epsilon in ("2", "1", "0.5", "0.1"))]
     assert names["4 private"] == [f"epsilon {epsilon} of a user" for epsilon in (1, 2, 4, 8)]
+    assert names["4 global"][0] == GLOBAL and names["4 global"][-1] == "epsilon 8 of a user, 256 times as many"
     assert names["3"][0] == "alpha 0.5, beta 0.25, sigma 5"
     wer = {row["name"]: row["wer"] for rows in document["tables"].values() for row in rows}
     assert wer["alpha 0.5, beta 0.25, sigma 5"] == wer["FMP, T = 10"], "the same setting in two tables"
