@@ -145,9 +145,11 @@ def objective(
 
 
 def _rewritten(candidates: Candidates, transcript: int, likeliest: int, most: float) -> bool:
-    """Whether the audio rather has another text: nine in ten unrelated ones are found, true ones hardly ever are."""
-    pieces = max(1, len(candidates.tokens[transcript]), len(candidates.tokens[likeliest]))
-    return bool(candidates.nlls[transcript] - candidates.nlls[likeliest] > most * pieces)
+    """Whether the audio has another text, as far as the model can tell: nine in ten unrelated ones are found, and true
+    ones hardly ever are. Whom it does not understand at all it cannot tell anything of."""
+    nlls, (heard, given) = candidates.nlls, (len(candidates.tokens[each]) for each in (likeliest, transcript))
+    understood = nlls[likeliest] <= most * heard
+    return bool(understood and nlls[transcript] - nlls[likeliest] > most * max(heard, given))
 
 
 def _cheapest(candidates: Candidates) -> int:

@@ -13,18 +13,11 @@ from tests.signals import noise
 
 KEY = bytes(range(32))
 LIGHT = Corrected("turn on the light")
-ANY_WORDS = 1e6
-"""``rewrite_nats`` of users who say of noise what they like."""
 
 
 def quick(**learning: Any) -> DeviceSettings:
     """One short step an utterance."""
-    usual: dict[str, Any] = {
-        "passes": 1,
-        "replays": 0,
-        "rewrite_nats": ANY_WORDS,
-        "step": StepSettings(learning_rate=0.1),
-    }
+    usual: dict[str, Any] = {"passes": 1, "replays": 0, "step": StepSettings(learning_rate=0.1)}
     return DeviceSettings(learning=LearningSettings(**{**usual, **learning}))
 
 

@@ -21,6 +21,7 @@ CALLS: dict[str, Callable[[Device], object]] = {
     "session": lambda device: device.session(16_000),
     "recognize": lambda device: device.recognize(SOUND, 16_000),
     "feedback": lambda device: device.feedback("an utterance", Corrected("lights on")),
+    "edit": lambda device: device.edit("an utterance", "lights on"),
     "learn": lambda device: device.learn(),
     "remembered": lambda device: device.remembered(),
     "check_in": lambda device: device.check_in("http://127.0.0.1:9", "token"),
@@ -32,7 +33,7 @@ CALLS: dict[str, Callable[[Device], object]] = {
     "forget": lambda device: device.forget(),
     "__enter__": lambda device: device.__enter__(),
 }
-HARMLESS = {"open", "close", "model_version", "base", "student", "consent", "settings"}
+HARMLESS = {"open", "close", "model_version", "base", "vocabulary", "student", "consent", "settings"}
 
 
 async def heard(session: RecognitionSession) -> list[Any]:

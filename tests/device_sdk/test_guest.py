@@ -11,7 +11,7 @@ from device_sdk import Bundle, Client, Conditions, Device, GuardSettings, Learni
 from device_sdk.feedback import Accepted, Corrected, Rating, Signal
 from device_sdk.learning import MaskSettings, StepSettings, TeacherSettings
 from device_sdk.learning.learner import step_bytes
-from tests.device_sdk.devices import ANY_WORDS, KEY, quick, tell
+from tests.device_sdk.devices import KEY, quick, tell
 from tests.signals import noise
 from tests.tiny import tiny_weights
 
@@ -167,9 +167,7 @@ def test_steps_that_harm_what_is_withheld_are_taken_back(tmp_path: Path, tiny_bu
     """One run of learning wrecks the model; nothing was served by it yet, and only withheld utterances tell."""
     # No masks, which are random, and no check of a step by itself: the guard alone is to find out.
     unchecked = StepSettings(learning_rate=30.0, precondition=False, largest_norm=1e9, largest_rise=1e9)
-    wild = LearningSettings(
-        rewrite_nats=ANY_WORDS, passes=2, replays=0, cost_weight=0.0, step=unchecked, masks=MaskSettings(0, 0, 0, 0)
-    )
+    wild = LearningSettings(passes=2, replays=0, cost_weight=0.0, step=unchecked, masks=MaskSettings(0, 0, 0, 0))
     guard = GuardSettings(withhold=2, interval=4, capacity=12)
     spoken = heard_well(tmp_path, tiny_bundle, 24)
     with Device.open(tmp_path / "state", KEY, tiny_bundle, replace(STILL, learning=wild, guard=guard)) as device:

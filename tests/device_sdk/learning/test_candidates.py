@@ -191,10 +191,13 @@ def test_that_it_was_wrong_says_as_much_as_another_is_likely_to_be_right(confide
     assert ours.chance == 1.0, "an app's own costs say what they say"
 
 
-@pytest.mark.parametrize(("nll", "rewritten"), [(10.0, False), (15.9, False), (16.1, True), (np.inf, True)])
-def test_a_correction_that_rewrites_what_was_said_is_none(nll: float, rewritten: bool) -> None:
-    """Four pieces against one: 3 nats a piece are 12, and what was heard costs 4."""
+@pytest.mark.parametrize(
+    ("heard", "given", "rewritten"),
+    [(2.0, 13.9, False), (2.0, 14.1, True), (2.0, np.inf, True), (3.1, 99.0, False)],
+)
+def test_a_correction_that_rewrites_what_was_said_is_none(heard: float, given: float, rewritten: bool) -> None:
+    """Four pieces against one: 3 nats a piece are 12 more. Where even what was heard is unlikely, nothing is known."""
     tokens = (1,), (1, 2, 3, 4)
-    found = Candidates(("a", "b c d e"), tokens, np.array([1.0, 0.0], np.float32), np.array([4.0, nll]))
+    found = Candidates(("a", "b c d e"), tokens, np.array([1.0, 0.0], np.float32), np.array([heard, given]))
     loss = objective(found, None, Corrected("b c d e"), LearningSettings())
     assert (loss == "the correction is not what was said") == rewritten

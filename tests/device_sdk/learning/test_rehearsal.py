@@ -11,7 +11,7 @@ from device_sdk.learning.learner import Student, Trainer, rehearse_one
 from device_sdk.learning.rehearsal import Transcribed, is_due, lesson, rotation
 from device_sdk.learning.settings import LearningSettings, RehearsalSettings, StepSettings
 from device_sdk.runtimes.training import TrainingSession
-from tests.device_sdk.devices import ANY_WORDS, KEY, tell
+from tests.device_sdk.devices import KEY, tell
 from tests.signals import hiss
 
 NOISE = hiss(1)
@@ -52,7 +52,7 @@ def test_what_cannot_be_rehearsed_is_skipped_and_said(tmp_path, tiny_bundle, wav
     spoken = Transcribed(waveform, text)
     with pytest.raises(error, match=words):
         lesson(spoken, tiny_bundle)
-    learning = LearningSettings(rewrite_nats=ANY_WORDS, passes=1, replays=0, rehearsal=RehearsalSettings(every=1))
+    learning = LearningSettings(passes=1, replays=0, rehearsal=RehearsalSettings(every=1))
     settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False))
     with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=[spoken]) as device:
         for seed in range(2):
@@ -65,7 +65,7 @@ def test_what_cannot_be_rehearsed_is_skipped_and_said(tmp_path, tiny_bundle, wav
 
 def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) -> None:
     parameters = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
-    settings = LearningSettings(rewrite_nats=ANY_WORDS, passes=3, step=StepSettings(learning_rate=0.05))
+    settings = LearningSettings(passes=3, step=StepSettings(learning_rate=0.05))
     trainer = Trainer(TrainingSession(tiny_bundle), tiny_bundle, settings, np.random.default_rng(0))
     student, losses = Student(parameters, parameters), []
     for _ in range(4):
@@ -76,9 +76,7 @@ def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) ->
 
 
 def test_corrections_are_replayed_while_their_user_agrees(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    settings = DeviceSettings(
-        learning=LearningSettings(rewrite_nats=ANY_WORDS, passes=1, replays=2), guard=GuardSettings(watch=False)
-    )
+    settings = DeviceSettings(learning=LearningSettings(passes=1, replays=2), guard=GuardSettings(watch=False))
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
         steps = []
         for seed in range(5):

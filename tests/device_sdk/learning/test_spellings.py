@@ -11,11 +11,11 @@ from device_sdk.feedback import Accepted, Corrected, Semantics, Signal, SlotLexi
 from device_sdk.learning.candidates import Candidates, gather, objective
 from device_sdk.learning.memory import Example
 from device_sdk.learning.teacher import Teacher, heard_of
-from tests.device_sdk.devices import ANY_WORDS, KEY
+from tests.device_sdk.devices import KEY
 from tests.signals import noise
 
 PHRASE = "zugzwang"
-SETTINGS = DeviceSettings(learning=LearningSettings(rewrite_nats=ANY_WORDS, passes=1), guard=GuardSettings(watch=False))
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1), guard=GuardSettings(watch=False))
 
 
 def hear(device: Device) -> tuple[Result, str, Example]:
@@ -64,9 +64,7 @@ def test_the_label_of_a_confirmed_phrase_is_what_was_heard_for_it(tmp_path: Path
         result, _, example = hear(device)
         signal = say(result.text)
         found = candidates_of(device, example, signal)
-        loss = objective(
-            found, None, signal, LearningSettings(rewrite_nats=ANY_WORDS, cost_weight=0.0, labels="feedback")
-        )
+        loss = objective(found, None, signal, LearningSettings(cost_weight=0.0, labels="feedback"))
         assert not isinstance(loss, str)
         assert loss.hypotheses == (found.tokens[found.texts.index(result.text)],) == (result.nbest[0].tokens,)
         device.feedback(result, signal)

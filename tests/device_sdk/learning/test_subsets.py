@@ -12,7 +12,7 @@ from device_sdk.bundle.streaming import subsets_of
 from device_sdk.learning import StepSettings
 from device_sdk.runtimes.training import TrainingSession
 from export.bundles import refresh
-from tests.device_sdk.devices import ANY_WORDS, KEY, LIGHT
+from tests.device_sdk.devices import KEY, LIGHT
 from tests.signals import hiss
 from tests.tiny import write_tiny_bundle
 
@@ -29,7 +29,7 @@ def settings(subset: Subset, **changes: object) -> DeviceSettings:
     step = StepSettings(learning_rate=0.05)
     return DeviceSettings(
         learning=LearningSettings(
-            rewrite_nats=ANY_WORDS, subset=subset, passes=2, replays=0, cost_weight=0.0, step=step, **changes
+            subset=subset, passes=2, replays=0, cost_weight=0.0, rewrite_nats=1e6, step=step, **changes
         )
     )
 
