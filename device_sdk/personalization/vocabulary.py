@@ -114,8 +114,8 @@ def corrected(
     now: float,
 ) -> Phrases:
     """The vocabulary after the user gave the words of an utterance. Words of ``text`` outside the public list are the
-    user's own from here on. What was heard in place of one, where nobody says it, is another spelling of it: who is
-    heard so once is heard so again. A phrase that was served where the user meant something else loses the spelling as
+    user's own from here on. What was heard in place of one, where nobody says it and it is no phrase of theirs, is
+    another spelling of it: who is heard so once is heard so again. A phrase that was served where the user meant something else loses the spelling as
     which it was heard. served: the text that the app had; literal: the words that its tokens spell, which differ from
     it where a spelling stood for a phrase. background: u of eq. 1 of Liu & Peng 2020 [n]. now: time of the day (s)."""
     given: list[VocabularyEntry] = []
@@ -123,7 +123,8 @@ def corrected(
         for place, word in enumerate(said):
             if word not in words:
                 spelling = " ".join(heard if len(said) == 1 else heard[place : place + 1] * (len(heard) == len(said)))
-                known_as = (spelling,) if spelling and _rare(spelling, words, background) else ()
+                stands_for_it = spelling and spelling not in known.entries and _rare(spelling, words, background)
+                known_as = (spelling,) if stands_for_it else ()
                 given.append(VocabularyEntry(word, known_as, source="correction", added=now))
     found = {each.phrase: each for each in given}
     meant, heard_as = f" {text} ", f" {literal} "

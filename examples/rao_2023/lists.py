@@ -1,6 +1,6 @@
 """n-best lists of whole cohorts: a beam search over all utterances at once.
 
-Frame by frame, with at most a few tokens a frame (30 ms), merging the alignments of equal prefixes: what a device's own
+Frame by frame, with at most a few tokens a frame, merging the alignments of equal prefixes: what a device's own
 search does, batched over utterances in torch. A test compares the two.
 
 B: utterances; K: beam; T: stacked frames; V: pieces; H: width of the prediction network; J: of the joint."""

@@ -7,7 +7,7 @@ used in one pass. Pseudo-devices on the server rehearse transcribed clips of the
 The loss of an utterance is that of the devices' training graph, sum_i w_i NLL_i + c E[M] with p = softmax(-NLL)
 (:class:`device_sdk.learning.objectives.Objective`), so with one gradient a round the server's mean of the devices'
 gradients is the gradient of the mean loss, which torch takes as one batch. B: utterances; R: their hypotheses, all in
-one list; T: stacked frames (30 ms); M: mel bins."""
+one list; T: stacked frames; M: mel bins."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -28,7 +28,7 @@ Float = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a step is taken on. frames: stacked ones, 30 ms each; tokens: of each of ``hypotheses``; steps: to time."""
+    """What a step is taken on. frames: stacked ones; tokens: of each of ``hypotheses``; steps: to time."""
 
     preset: str
     frames: int

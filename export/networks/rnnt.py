@@ -1,6 +1,6 @@
 """The RNN-T in torch, next to the layout its parameters have everywhere else.
 
-B: batch; F: feature frames (10 ms); T: stacked frames (30 ms); U: tokens; M: mel bins; K: frames stacked; H: encoder
+B: batch; F: feature frames (10 ms); T: stacked frames; U: tokens; M: mel bins; K: frames stacked; H: encoder
 size; P: predictor size; J: joiner size; V: pieces."""
 
 from __future__ import annotations

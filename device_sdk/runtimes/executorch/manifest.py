@@ -37,7 +37,7 @@ class Edges(_Written):
 
 
 class Bucket(_Written):
-    """The largest utterance that a training program takes. frames: of 30 ms; tokens: of the longest hypothesis."""
+    """The largest utterance that a training program takes. frames: stacked ones; tokens: of the longest hypothesis."""
 
     frames: int = Field(ge=LEAST_FRAMES, multiple_of=FRAMES_AT_ONCE)
     tokens: int = Field(ge=1)

@@ -61,6 +61,11 @@ def test_a_correction_that_contradicts_an_earlier_one_wins_and_stays_visible() -
     assert (by_hand.entries["niamh"].spellings, by_hand.entries["niamh"].refused) == (("neve",), ())
 
 
+def test_a_phrase_is_no_spelling_of_another() -> None:
+    known = correct(with_entries(Phrases(), [VocabularyEntry("neve")]), "call neve", "call niamh")
+    assert known.entries["niamh"].spellings == ()
+
+
 def test_who_is_there_already_keeps_time_and_kind_and_takes_on_spellings() -> None:
     known = with_entries(Phrases(), [VocabularyEntry("Niamh", ("nieve",), "contact", "contacts", 3.0)])
     known = correct(known, "call neve", "call niamh")

@@ -1,6 +1,6 @@
 """What a base RNN-T is trained by: the network, a CTC head that only training uses, and the losses of each phase.
 
-B: batch; F: feature frames; M: mel bins; T: stacked frames (30 ms); H: encoder size; V: pieces."""
+B: batch; F: feature frames; M: mel bins; T: stacked frames; H: encoder size; V: pieces."""
 
 from collections.abc import Sequence
 
