@@ -115,9 +115,10 @@ def corrected(
 ) -> Phrases:
     """The vocabulary after the user gave the words of an utterance. Words of ``text`` outside the public list are the
     user's own from here on. What was heard in place of one, where nobody says it and it is no phrase of theirs, is
-    another spelling of it: who is heard so once is heard so again. A phrase that was served where the user meant something else loses the spelling as
-    which it was heard. served: the text that the app had; literal: the words that its tokens spell, which differ from
-    it where a spelling stood for a phrase. background: u of eq. 1 of Liu & Peng 2020 [n]. now: time of the day (s)."""
+    another spelling of it: who is heard so once is heard so again. A phrase that was served where the user meant
+    something else loses the spelling as which it was heard. served: the text that the app had; literal: the words that
+    its tokens spell, which differ from it where a spelling stood for a phrase. background: u of eq. 1 of Liu & Peng
+    2020 [n]. now: time of the day (s)."""
     given: list[VocabularyEntry] = []
     for heard, said in differences(served.split(), text.split()):
         for place, word in enumerate(said):
