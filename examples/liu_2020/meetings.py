@@ -101,7 +101,8 @@ Talk = tuple[Meeting, ...]
 
 def clients_of(setting: Setting, meetings: Sequence[Meeting], count: int | None = None) -> dict[str, Talk]:
     """What every client says, by name; ``count`` clients at most. Of AMI a client is a meeting, those of one series
-    apart, as in Liu & Peng 2020; of ICSI a series of several meetings; of CRD3 a speaker of several evenings."""
+    apart, as in Liu & Peng 2020; of ICSI a series of several meetings; of CRD3 a speaker of several evenings; who speaks
+    together is none."""
     found: dict[str, list[Meeting]] = {}
     if setting.corpus == "ami":
         found = {meeting.name: [meeting] for meeting in choose_meetings(meetings, count)}
@@ -110,7 +111,8 @@ def clients_of(setting: Setting, meetings: Sequence[Meeting], count: int | None 
             found.setdefault(series_of(meeting.name), []).append(meeting)
     else:
         for meeting in meetings:
-            for speaker in dict.fromkeys(turn.speaker for turn in meeting.turns):
+            alone = (turn.speaker for turn in meeting.turns if turn.speaker.isalpha() and turn.speaker != "ALL")
+            for speaker in dict.fromkeys(alone):
                 turns = tuple(turn for turn in meeting.turns if turn.speaker == speaker)
                 found.setdefault(speaker.title(), []).append(Meeting(meeting.name, turns))
     several = [name for name, talk in found.items() if len(talk) > (0 if setting.corpus == "ami" else 5)]

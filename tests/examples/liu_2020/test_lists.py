@@ -200,7 +200,13 @@ def test_of_icsi_a_client_is_a_series_and_of_crd3_a_speaker_each_of_several_meet
     names = [f"Bmr{number:03d}" for number in range(7)] + ["Bdb001"]
     series = clients_of(SETTINGS["icsi"], of_names(names))
     assert {name: [meeting.name for meeting in talk] for name, talk in series.items()} == {"Bmr": names[:7]}
-    turns = (Turn("MATT", "hello"), Turn("SAM", "my lord"), Turn("MATT", "roll"))
+    turns = (
+        Turn("MATT", "hello"),
+        Turn("SAM", "my lord"),
+        Turn("MATT", "roll"),
+        Turn("MATT+SAM", "ha"),
+        Turn("ALL", "ho"),
+    )
     evenings = [Meeting(f"C1E{number:03d}", turns if number else (*turns, Turn("KIT", "hi"))) for number in range(6)]
     speakers = clients_of(SETTINGS["crd3"], evenings)
     assert set(speakers) == {"Matt", "Sam"}, "whoever came once is no client"
