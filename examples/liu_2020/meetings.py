@@ -101,8 +101,8 @@ Talk = tuple[Meeting, ...]
 
 def clients_of(setting: Setting, meetings: Sequence[Meeting], count: int | None = None) -> dict[str, Talk]:
     """What every client says, by name; ``count`` clients at most. Of AMI a client is a meeting, those of one series
-    apart, as in Liu & Peng 2020; of ICSI a series of several meetings; of CRD3 a speaker of several evenings; who speaks
-    together is none."""
+    apart, as in Liu & Peng 2020; of ICSI a series of several meetings; of CRD3 a speaker of several evenings. Who
+    speaks together is none."""
     found: dict[str, list[Meeting]] = {}
     if setting.corpus == "ami":
         found = {meeting.name: [meeting] for meeting in choose_meetings(meetings, count)}
