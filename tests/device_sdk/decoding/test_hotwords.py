@@ -289,7 +289,8 @@ def test_lists_are_distinct_again_and_probabilities_add_up() -> None:
 def misheard() -> tuple[Bundle, np.ndarray, str]:
     """The packaged model, a clip, and a word of what it hears there."""
     bundle, clip = packaged(), read_audio(CLIP)
-    return bundle, clip, Recognizer(bundle).recognize(clip, 16_000).text.split()[1]
+    recognizer = Recognizer(bundle, rescore=Rescorer(bundle).rescore)
+    return bundle, clip, recognizer.recognize(clip, 16_000).text.split()[1]
 
 
 @pytest.mark.parametrize("phrase", ["saoirse", "van der berg"])
