@@ -73,7 +73,7 @@ def lstm_shapes(name: str, width: int, size: int) -> dict[str, tuple[int, ...]]:
 PRESETS: dict[str, Architecture] = {
     "tiny": Architecture(1, 32, 1, 32, 32, 32, 64),
     "small": Architecture(2, 320, 1, 256, 256, 256, 256),
-    "medium": Architecture(3, 384, 1, 256, 256, 256, 256, subsampling_factor=6),
+    "medium": Architecture(3, 384, 1, 256, 256, 256, 256),
     "bench": Architecture(2, 256, 1, 256, 256, 256, 128),
     "paper": Architecture(5, 1024, 2, 1024, 512, 512, 2500),
 }

@@ -54,7 +54,7 @@ def rnnt(
     pieces: Annotated[int | None, typer.Option(help="Pieces of the tokenizer (default: the preset's).")] = None,
     begin: Annotated[Path | None, typer.Option(help="A bundle, or the folder of a run, to go on from.")] = None,
     peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
-    seconds: Annotated[float, typer.Option(help="Most audio in a batch, padding included.")] = 70.0,
+    seconds: Annotated[float, typer.Option(help="Most audio in a batch, padding included.")] = 140.0,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU where there is one).")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the last line of the log as JSON.")] = False,

@@ -42,13 +42,13 @@ class Recipe:
     sparse_share: float = 0.86
     augment_share: float = 0.25
     made_augmented: float = 0.2
-    real_augmented: float = 0.8
+    real_augmented: float = 0.4
     helper: float = 0.2
     phones: float = 0.4
     shard: int = 1200
     window: int = 8
     batch: int = 32
-    seconds: float = 70.0
+    seconds: float = 140.0
     peak: float = 2e-3
     warmup: int = 200
     weight_decay: float = 1e-3
