@@ -20,6 +20,7 @@ from tests.speech import packaged
 EXAMPLES = {
     "session.feed(audio": ("large mocha", "LearningReport"),
     "async def microphone": ("0.0 s: can",),
+    "device.vocabulary.add": ("niamh", "caoimhe"),
     "Hotword(": (),
     "reinforce_weight": (".",),
 }

@@ -69,12 +69,16 @@ class Tally:
 
 
 def users(bundle: Bundle, seed: int = 1) -> Iterator[User]:
-    """Made people with four contacts each outside the bundle's word list, then real ones where there are any."""
+    """Made people with four contacts each outside the bundle's word list."""
     generator = np.random.default_rng([seed, 25])
     names = draw_names(bundle.words, PEOPLE * NAMES, generator)
     for number, person in enumerate(draw_people("devices", PEOPLE, seed=seed)):
         own = tuple(names[number * NAMES : (number + 1) * NAMES])
         yield User(tuple(_says(person, own, generator, place) for place in range(EACH)), own)
+
+
+def real_users(bundle: Bundle) -> Iterator[User]:
+    """People who order coffee, whom no model was trained on, where ``IDIOLECT_DATA`` has them."""
     if (folder := os.environ.get("IDIOLECT_DATA")) and (Path(folder) / "barista").is_dir():
         corpus = open_corpus(f"barista:{folder}/barista", UNHEARD, role=scoring(card_voices(bundle)))
         for speaker in corpus.speakers[:REAL]:
@@ -165,7 +169,7 @@ def _wrong(truth: str, heard: str) -> tuple[list[str], list[bool], int]:
 def benchmark(bundle: Path | None = None) -> list[Figure]:
     """Recurrence, harm and names by vocabulary, by learning, by both, and by what others do."""
     opened = Bundle.open(bundle)
-    people, tallies = list(users(opened)), dict[str, list[Tally]]()
+    people, tallies = [*users(opened), *real_users(opened)], dict[str, list[Tally]]()
     frozen = [replay(user, opened, "frozen") for user in people]
     for way in WAYS:
         heard = frozen if way == "frozen" else [replay(user, opened, way) for user in people]

@@ -11,7 +11,7 @@ import soundfile
 
 from device_sdk import Bundle, DataError, cli
 from device_sdk.features.logmel import FeatureSettings
-from server.lab.benchmarks import decode
+from server.lab.benchmarks import corrections, decode
 from server.lab.corpora.pack import pack
 from server.lab.corpora.roles import ROLES, SPLIT, UNHEARD, Role
 from server.lab.evaluation.gate import word_error_gate
@@ -68,6 +68,10 @@ def benchmark(bundle: Bundle, data: Path) -> None:
     decode.word_errors(bundle, corpus)
 
 
+def corrected(bundle: Bundle, data: Path) -> None:
+    assert sum(said.load().size > 0 for user in corrections.real_users(bundle) for said in user.said) == 6
+
+
 def held_out(bundle: Bundle, data: Path) -> None:
     word_error_gate(bundle.path, [f"barista:{data / 'barista'}"], 0.1)(bundle.weights, bundle.weights)
 
@@ -104,6 +108,7 @@ READS: dict[str, tuple[str, Read, set[Role]]] = {
     "tune second-moments": ("server.lab.commands.tune", command("tune", "second-moments", *TUNE), {"base"}),
     "simulate": ("server.lab.simulation.population", simulation, {"devices", "heldout"}),
     "bench decode": ("server.lab.benchmarks.decode", benchmark, {"devices", "heldout"}),
+    "bench corrections": ("server.lab.benchmarks.corrections", corrected, {"devices", "heldout"}),
     "serve --held-out": ("server.lab.evaluation.gate", held_out, {"development", "devices", "heldout"}),
     "serve --rehearsal": ("server.lab.rehearsal.pseudo_devices", rehearsing, {"base"}),
     "train rnnt, speech": ("server.lab.training.runs", trained, {"base"}),

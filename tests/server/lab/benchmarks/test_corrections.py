@@ -61,6 +61,7 @@ def test_names_are_those_that_the_list_lacks() -> None:
 def test_every_way_runs_on_a_real_device(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     said = user("call zugzwang", "call zugzwang", names=("zugzwang",))
     monkeypatch.setattr(corrections, "users", lambda bundle: [said])
+    monkeypatch.delenv("IDIOLECT_DATA", raising=False)
     monkeypatch.setattr(corrections.Bundle, "open", lambda *_: tiny_bundle)
     found = corrections.benchmark()
     for way in WAYS:
