@@ -17,6 +17,9 @@ EVIDENCE = 20.0
 """Words of nobody in particular that are added to the user's: with few of their own, none is surprising."""
 SURPRISE = 3.0
 """Nats by which log q(w) / u(w) must exceed 0: common words gain nothing, and would push others out of the beam."""
+PROVEN = 8.0
+"""Nats that a phrase of the vocabulary earns beside a hotword's once it was confirmed: a name that is on no list costs
+the recognizer some 25. With 12 it is heard where nobody says it."""
 MOST = 1000
 """Words that are expected at a time, the most surprising first."""
 
@@ -30,16 +33,16 @@ def expecting(
 ) -> Hotwords | None:
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
     phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
-    which is there because it was confirmed; 0 for none. Phrases of the vocabulary earn what hotwords do, and ``boost``
-    more for each time that they were confirmed, at most two."""
+    which is there because it was confirmed; 0 for none. Phrases of the vocabulary earn what hotwords do, and
+    :data:`PROVEN` more once the user confirmed them."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}
     for entry in vocabulary:
         spellings = tuple(each for each in entry.spellings if each not in taken and letters.issuperset(each))
         if entry.phrase not in taken and letters.issuperset(entry.phrase):
-            evidence = min(times(entry.phrase, confirmed), 2)
-            phrases.append(Hotword(entry.phrase, DEFAULT_BOOST + boost * evidence, spellings))
+            proven = PROVEN if times(entry.phrase, confirmed) else 0.0
+            phrases.append(Hotword(entry.phrase, DEFAULT_BOOST + proven, spellings))
             taken.update((entry.phrase, *spellings))
     if boost:
         phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]

@@ -128,7 +128,7 @@ def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bund
     entries = [VocabularyEntry("zugzwang", ("sugar",)), VocabularyEntry("jazz"), VocabularyEntry("\u0434\u0430")]
     found = expecting(None, entries, {"zugzwang": 1.0}, tiny_bundle, 1.5)
     assert found is not None
-    assert found.phrases == (Hotword("zugzwang", 3.5, ("sugar",)), Hotword("jazz", 2.0))
+    assert found.phrases == (Hotword("zugzwang", 10.0, ("sugar",)), Hotword("jazz", 2.0))
     own = expecting(found, [VocabularyEntry("sugar"), *entries], {"jazz": 9.0}, tiny_bundle, 1.5)
     assert own is found, "all of it is expected already"
     heard = noise(9_600, 3)
