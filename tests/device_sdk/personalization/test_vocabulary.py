@@ -210,6 +210,18 @@ def test_what_is_no_phrase_is_refused_and_changes_nothing(tmp_path, tiny_bundle,
         device.vocabulary.list()
 
 
+def test_forgetting_erases_it_to_the_byte(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        device.vocabulary.add_all(["niamh", "saoirse"])
+        device.feedback(device.recognize(noise(9_600, 3), 16_000), Corrected("call zugzwang"))
+        (sealed,), *_ = device._store._rows("SELECT value FROM counts WHERE name = 'vocabulary'")
+        device.forget()
+        assert device.vocabulary.list() == () and device.vocabulary.undo() == ()
+        assert not any(sealed[:24] in path.read_bytes() for path in tmp_path.iterdir())
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        assert device.vocabulary.list() == ()
+
+
 def test_no_consent_to_counting_no_words_of_corrections(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings()) as device:
         device.withdraw("counting")
