@@ -121,6 +121,9 @@ class Utterances:
                 self.note(utterance_id, signal)
             except FeedbackError as error:
                 log.debug("an edited text is no correction: %s", error)
+            except StateError as error:
+                log.warning("an edited text waits until it can be written: %s", error)
+                self.recent.edit(utterance_id, text)
 
     def _give(self, example: Example, text: str) -> None:
         """The vocabulary learns the words that a correction gave."""

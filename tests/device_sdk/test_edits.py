@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from device_sdk import Bundle, Corrected, Device, FeedbackError
-from device_sdk.errors import ConfigurationError
+from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.state import Store
 from tests.device_sdk.devices import KEY, quick
 from tests.signals import noise
 
@@ -58,6 +59,23 @@ def test_what_is_no_correction_is_left_alone(device: Device) -> None:
         device.edit("nothing", "call")
     with pytest.raises(ConfigurationError, match="text: found int"):
         device.edit(result, 7)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_costs_neither_the_next_result_nor_the_edit(device: Device, monkeypatch, caplog) -> None:
+    def full(*_: object) -> None:
+        raise StateError("disk full")
+
+    at(device, 0.0)
+    result = device.recognize(noise(9_600, 1), 16_000)
+    device.edit(result, "call zugzwang")
+    at(device, 4.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", full)
+        assert device.recognize(noise(9_600, 2), 16_000).nbest
+    assert "waits until it can be written" in caplog.text and device.vocabulary.list() == ()
+    at(device, 8.0)
+    device.recognize(noise(9_600, 2), 16_000)
+    assert [each.phrase for each in device.vocabulary.list()] == ["zugzwang"]
 
 
 def test_closing_settles_what_is_left(tmp_path: Path, tiny_bundle: Bundle) -> None:
