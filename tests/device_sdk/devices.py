@@ -16,8 +16,8 @@ LIGHT = Corrected("turn on the light")
 
 
 def quick(**learning: Any) -> DeviceSettings:
-    """One short step an utterance."""
-    usual: dict[str, Any] = {"passes": 1, "replays": 0, "step": StepSettings(learning_rate=0.1)}
+    """One short step an utterance, whatever its user says of noise: no correction of it is what was said."""
+    usual: dict[str, Any] = {"passes": 1, "replays": 0, "rewrite_nats": 1e6, "step": StepSettings(learning_rate=0.1)}
     return DeviceSettings(learning=LearningSettings(**{**usual, **learning}))
 
 

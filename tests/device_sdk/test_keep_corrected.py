@@ -18,7 +18,7 @@ from device_sdk.learning import kept
 from tests.device_sdk.devices import KEY, quick, tell
 from tests.signals import noise
 
-SETTINGS = replace(quick(rewrite_nats=1e6), keep_corrected=True, guard=GuardSettings(watch=False), memory_utterances=8)
+SETTINGS = replace(quick(), keep_corrected=True, guard=GuardSettings(watch=False), memory_utterances=8)
 SAID = Corrected("turn on the borborygmus")
 
 

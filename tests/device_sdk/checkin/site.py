@@ -18,7 +18,9 @@ from tests.live import LosesReports, hosted
 from tests.server.parties import ENROLMENT, Operator, settings
 from tests.signals import hiss
 
-LEARNING = LearningSettings(passes=1, replays=0, cost_weight=0.0, step=StepSettings(learning_rate=0.05))
+LEARNING = LearningSettings(
+    rewrite_nats=1e6, passes=1, replays=0, cost_weight=0.0, step=StepSettings(learning_rate=0.05)
+)
 SETTINGS = DeviceSettings(learning=LEARNING, bounds=ANYTHING)
 
 

@@ -22,7 +22,9 @@ from tests.device_sdk.devices import KEY, LIGHT
 from tests.signals import noise
 from tests.speech import packaged
 
-LEARNING = LearningSettings(passes=1, step=StepSettings(1e-3, clip_norm=1e6), masks=MaskSettings(0, 0, 0, 0))
+LEARNING = LearningSettings(
+    passes=1, rewrite_nats=1e6, step=StepSettings(1e-3, clip_norm=1e6), masks=MaskSettings(0, 0, 0, 0)
+)
 
 
 def learned(folder: Path, bundle: Bundle, signal: Signal | None, learning: LearningSettings) -> tuple[int, float]:
@@ -55,7 +57,7 @@ def test_what_was_served_right_moves_little(tmp_path: Path, tiny_bundle: Bundle,
     ],
 )
 def test_what_had_to_be_corrected_is_gone_over_more_often(tmp_path, tiny_bundle, passes, signal, steps) -> None:
-    assert learned(tmp_path, tiny_bundle, signal, LearningSettings(passes=passes))[0] == steps
+    assert learned(tmp_path, tiny_bundle, signal, LearningSettings(passes=passes, rewrite_nats=1e6))[0] == steps
 
 
 STEP = """

@@ -65,7 +65,7 @@ def test_what_cannot_be_rehearsed_is_skipped_and_said(tmp_path, tiny_bundle, wav
 
 def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) -> None:
     parameters = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
-    settings = LearningSettings(passes=3, step=StepSettings(learning_rate=0.05))
+    settings = LearningSettings(passes=3, rewrite_nats=1e6, step=StepSettings(learning_rate=0.05))
     trainer = Trainer(TrainingSession(tiny_bundle), tiny_bundle, settings, np.random.default_rng(0))
     student, losses = Student(parameters, parameters), []
     for _ in range(4):
@@ -76,7 +76,9 @@ def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) ->
 
 
 def test_corrections_are_replayed_while_their_user_agrees(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    settings = DeviceSettings(learning=LearningSettings(passes=1, replays=2), guard=GuardSettings(watch=False))
+    settings = DeviceSettings(
+        learning=LearningSettings(passes=1, replays=2, rewrite_nats=1e6), guard=GuardSettings(watch=False)
+    )
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
         steps = []
         for seed in range(5):
