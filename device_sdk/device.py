@@ -184,11 +184,10 @@ class Device:
         see :mod:`device_sdk.feedback.signals`, and count for the utterance that this one repeats, too; what they say of
         its words replaces what was counted (:func:`device_sdk.personalization.cache.confirmed_texts`)."""
         self._check_open()
-        if not isinstance(utterance, Result | str):
-            raise FeedbackError(f"utterance: found {type(utterance).__name__}, expected a Result or its utterance_id")
+        utterance_id = _id_of(utterance)
         with self._guard:
             check_signal(signal, self._model_state.base.tokenizer.letters)
-            self._utterances.note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
+            self._utterances.note(utterance_id, signal)
         log.debug("feedback %s", type(signal).__name__)
 
     def edit(self, utterance: Result | str, text: str) -> None:
@@ -199,7 +198,7 @@ class Device:
         check_type("text", text, str, "a text")
         with self._guard:
             self._utterances.settle()
-            self._recent.edit(utterance.utterance_id if isinstance(utterance, Result) else utterance, text)
+            self._recent.edit(_id_of(utterance), text)
 
     def learn(
         self,
@@ -435,6 +434,13 @@ class Device:
         with self._guard:
             marginal = self._counting.marginal()
         return self._rescorer.rescore(hypotheses, marginal)
+
+
+def _id_of(utterance: Result | str) -> str:
+    """FeedbackError: it is neither a result nor the id of one."""
+    if not isinstance(utterance, Result | str):
+        raise FeedbackError(f"utterance: found {type(utterance).__name__}, expected a Result or its utterance_id")
+    return utterance.utterance_id if isinstance(utterance, Result) else utterance
 
 
 def _try(rescorer: Rescorer, settings: DeviceSettings, bundle: Bundle) -> None:

@@ -138,8 +138,8 @@ class Utterances:
         example = self.recent.get(utterance_id)
         if example is None:
             return False
-        self.recent.change(utterance_id, signal=None)
         self._counting.recount(example, None, self.recent)
+        self.recent.change(utterance_id, signal=None)
         self._keep(utterance_id)
         return True
 
@@ -196,9 +196,8 @@ class Counting:
             return given
         made = self._expected
         if made is None or made[0] is not confirmed or made[1] is not known or made[2] is not given:
-            found = expecting(given, known.values(), confirmed, self._model_state.base, boost)
-            if made is not None and found == made[3]:  # the same phrases: the automaton stays
-                found = made[3]
+            before = None if made is None else made[3]
+            found = expecting(given, known.values(), confirmed, self._model_state.base, boost, before)
             self._expected = made = confirmed, known, given, found
         return made[3]
 

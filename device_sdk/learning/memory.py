@@ -113,21 +113,13 @@ class Recent:
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:
         """Adds feedback to what there was. Returns the example as it was. FeedbackError: it is not in memory."""
-        if (example := self.get(utterance_id)) is None:
-            raise FeedbackError(
-                f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
-                f"{self._seconds:.0f} s and {self._capacity} utterances"
-            )
+        example = self._known(utterance_id)
         self.change(utterance_id, signal=combined(example.signal, signal))
         return example
 
     def edit(self, utterance_id: str, text: str) -> None:
         """Notes what an utterance's text is just now, while its user writes. FeedbackError: it is not in memory."""
-        if self.get(utterance_id) is None:
-            raise FeedbackError(
-                f"utterance {utterance_id!r}: not in memory; edits must come before it was learned from"
-            )
-        self._edits[utterance_id] = text, self._clock()
+        self._edits[self._known(utterance_id).utterance_id] = text, self._clock()
 
     def edited(self, seconds: float) -> list[tuple[str, str]]:
         """Takes out the edits that have not changed for so long: (utterance id, text)."""
@@ -136,6 +128,15 @@ class Recent:
         for key, _ in found:
             del self._edits[key]
         return [(key, text) for key, text in found if self.get(key) is not None]
+
+    def _known(self, utterance_id: str) -> Example:
+        """FeedbackError: it is not in memory."""
+        if (example := self.get(utterance_id)) is None:
+            raise FeedbackError(
+                f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
+                f"{self._seconds:.0f} s and {self._capacity} utterances"
+            )
+        return example
 
     def latest(self) -> Example | None:
         """What was heard last, if it is in memory still."""

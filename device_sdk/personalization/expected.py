@@ -30,11 +30,13 @@ def expecting(
     confirmed: Mapping[str, float],
     bundle: Bundle,
     boost: float,
+    before: Hotwords | None = None,
 ) -> Hotwords | None:
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
     phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
     which is there because it was confirmed; 0 for none. Phrases of the vocabulary earn what hotwords do, and
-    :data:`PROVEN` more once the user confirmed them."""
+    :data:`PROVEN` more once the user confirmed them. before: what was expected last, whose automaton stays where the
+    phrases are the same."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}
@@ -48,7 +50,7 @@ def expecting(
         phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]
     if len(phrases) == (0 if given is None else len(given.phrases)):
         return given
-    return Hotwords.build(phrases)
+    return before if before is not None and before.phrases == tuple(phrases) else Hotwords.build(phrases)
 
 
 def own_words(confirmed: Mapping[str, float], bundle: Bundle) -> list[str]:

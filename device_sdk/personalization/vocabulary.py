@@ -73,22 +73,24 @@ class Phrases:
 
 def with_entries(known: Phrases, new: Sequence[VocabularyEntry]) -> Phrases:
     """The vocabulary with these, too. Who is there already keeps its time, and what was refused of it, and takes on the
-    new spellings. ConfigurationError: more than there may be."""
+    new spellings; a refused one only where app or user gives it. ConfigurationError: more than there may be."""
     entries = dict(known.entries)
     for each in new:
         before = entries.get(each.phrase)
         if before is not None:
+            learned = each.source == "correction"
+            new_ones = tuple(one for one in each.spellings if not (learned and one in before.refused))
             each = replace(
                 each,
-                spellings=(*before.spellings, *each.spellings),
+                spellings=(*before.spellings, *new_ones),
                 kind=each.kind or before.kind,
-                source=before.source if each.source == "correction" else each.source,
+                source=before.source if learned else each.source,
                 added=before.added,
-                refused=tuple(one for one in before.refused if one not in each.spellings),
+                refused=tuple(one for one in before.refused if one not in new_ones),
             )
         entries[each.phrase] = each
-    learned = [phrase for phrase, each in entries.items() if each.source == "correction"]
-    for phrase in learned[: max(0, len(entries) - LIMIT)]:
+    of_corrections = [phrase for phrase, each in entries.items() if each.source == "correction"]
+    for phrase in of_corrections[: max(0, len(entries) - LIMIT)]:
         del entries[phrase]
     if len(entries) > LIMIT:
         raise ConfigurationError(f"vocabulary: found {len(entries)} phrases, expected at most {LIMIT}; remove some")
@@ -119,32 +121,26 @@ def corrected(
     something else loses the spelling as which it was heard. served: the text that the app had; literal: the words that
     its tokens spell, which differ from it where a spelling stood for a phrase. background: u of eq. 1 of Liu & Peng
     2020 [n]. now: time of the day (s)."""
-    given: list[VocabularyEntry] = []
+    given: dict[str, VocabularyEntry] = {}
     for heard, said in differences(served.split(), text.split()):
         for place, word in enumerate(said):
             if word not in words:
                 spelling = " ".join(heard if len(said) == 1 else heard[place : place + 1] * (len(heard) == len(said)))
                 stands_for_it = spelling and spelling not in known.entries and _rare(spelling, words, background)
                 known_as = (spelling,) if stands_for_it else ()
-                given.append(VocabularyEntry(word, known_as, source="correction", added=now))
-    found = {each.phrase: each for each in given}
+                given[word] = VocabularyEntry(word, known_as, source="correction", added=now)
+    contradicted: dict[str, VocabularyEntry] = {}
     meant, heard_as = f" {text} ", f" {literal} "
     for phrase, entry in known.entries.items():
         if f" {phrase} " in f" {served} " and f" {phrase} " not in meant:
             wrong = tuple(each for each in entry.spellings if f" {each} " in heard_as)
             if wrong:
                 kept = tuple(each for each in entry.spellings if each not in wrong)
-                found[phrase] = replace(entry, spellings=kept, refused=(*entry.refused, *wrong))
-    if not found:
+                contradicted[phrase] = replace(entry, spellings=kept, refused=(*entry.refused, *wrong))
+    if not (given or contradicted):
         return known
-    before = {phrase: known.entries.get(phrase) for phrase in found}
-    changed = {phrase: each for phrase, each in found.items() if each.refused}
-    new = [
-        replace(each, spellings=tuple(one for one in each.spellings if one not in _refused(known, each.phrase)))
-        for phrase, each in found.items()
-        if phrase not in changed
-    ]
-    after = with_entries(replace(known, entries={**known.entries, **changed}), new)
+    before = {phrase: known.entries.get(phrase) for phrase in (*given, *contradicted)}
+    after = with_entries(replace(known, entries={**known.entries, **contradicted}), [*given.values()])
     return replace(after, last=Correction(utterance_id, before))
 
 
@@ -168,11 +164,6 @@ def _rare(spelling: str, words: WordList, background: NDArray[np.float64]) -> bo
     ids = words.ids(spelling)
     rare = [not word or background[word] <= _RARE * background.min() for word in ids]
     return len(ids) <= _LONGEST and any(rare)
-
-
-def _refused(known: Phrases, phrase: str) -> tuple[str, ...]:
-    entry = known.entries.get(phrase)
-    return () if entry is None else entry.refused
 
 
 def read_contacts(text: str) -> list[str]:

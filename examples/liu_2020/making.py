@@ -23,7 +23,7 @@ from examples.liu_2020.meetings import (
     LONGEST,
     MEETINGS,
     Meeting,
-    Setting,
+    Scenario,
     Talk,
     cast,
     clients_of,
@@ -70,7 +70,7 @@ class BaseSettings:
     cutoffs: tuple[int, ...] = (1, 1, 2)
 
 
-def base_sentences(data: Path, meetings: Sequence[Meeting], setting: Setting) -> list[str]:
+def base_sentences(data: Path, meetings: Sequence[Meeting], setting: Scenario) -> list[str]:
     """The distinct sentences that base models may learn from, none longer than an utterance."""
     sources = _GENERAL[:1] if setting.inside else _GENERAL
     said = [said.text for m in _learned(meetings, setting) for said in utterances(m, setting.shortest)]
@@ -78,7 +78,7 @@ def base_sentences(data: Path, meetings: Sequence[Meeting], setting: Setting) ->
     return list(dict.fromkeys([*said, *(text for text in general if len(text.split()) >= setting.shortest)]))
 
 
-def _learned(meetings: Sequence[Meeting], setting: Setting) -> Sequence[Meeting]:
+def _learned(meetings: Sequence[Meeting], setting: Scenario) -> Sequence[Meeting]:
     return stages_of(meetings)["learn"] if setting.inside else ()
 
 
@@ -86,7 +86,7 @@ def _cut(text: str) -> list[Sequence[str]]:
     return cut(text.split(), LONGEST)
 
 
-def watched_utterances(talks: Iterable[Talk], setting: Setting, each: int) -> list[Example]:
+def watched_utterances(talks: Iterable[Talk], setting: Scenario, each: int) -> list[Example]:
     """``each`` utterances of every client, spread over its first meeting."""
     found = []
     for talk in talks:
@@ -114,7 +114,7 @@ def train_recognizer(
 
 def train_language_models(
     text: Sequence[str],
-    setting: Setting,
+    setting: Scenario,
     held: Mapping[Stage, Iterable[Talk]],
     settings: BaseSettings,
     out: Path,
@@ -141,7 +141,7 @@ def shipped_bundle(recognizer: Path, language_models: Path, out: Path) -> Bundle
     return Bundle.open(out)
 
 
-def _text(text: Sequence[str], setting: Setting, held: Mapping[Stage, Iterable[Talk]], out: Path) -> TextSources:
+def _text(text: Sequence[str], setting: Scenario, held: Mapping[Stage, Iterable[Talk]], out: Path) -> TextSources:
     """The text files that the language models learn from and are measured on. Words are those of the text; where it
     knows no meeting, as many more of those that English has most."""
     out.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class FirstPass:
     decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=20, nbest=20, threshold=8.0))
 
 
-def recognize(name: str, talk: Talk, stage: Stage, recognizer: Recognizer, setting: Setting, most: int) -> Client:
+def recognize(name: str, talk: Talk, stage: Stage, recognizer: Recognizer, setting: Scenario, most: int) -> Client:
     """The n-best lists of a client's first utterances at each meeting, said by voices of the stage."""
     found, persons = [], cast(talk, stage)
     for meeting in talk:
@@ -198,7 +198,7 @@ def decode(
     stage: Stage,
     bundle: Bundle,
     folder: Path,
-    setting: Setting,
+    setting: Scenario,
     first: FirstPass,
     tell: Callable[[int, int], None],
 ) -> None:
@@ -240,7 +240,9 @@ class Scale:
     test: int | None = None
 
 
-def make_lists(data: Path, work: Path, setting: Setting, scale: Scale, tell: Tell, start: Bundle | None = None) -> Path:
+def make_lists(
+    data: Path, work: Path, setting: Scenario, scale: Scale, tell: Tell, start: Bundle | None = None
+) -> Path:
     """The cache folder of scored n-best lists, made in ``work`` as far as it is not there. Base models that know no
     meeting are the same for all corpora. start: the bundle that the recognizer grows from; by default the packaged
     one."""

@@ -25,7 +25,7 @@ _SERIES_OF_27: Mapping[Stage, int] = {"test": 16, "development": 3}  # of the re
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Scenario:
     """Whose talk is recognized, by models that have heard what. corpus: folder of the data. inside: whether recognizer,
     language models and u learn of other meetings of the corpus, and not of general text alone. shortest: words of an
     utterance; shorter ones are left out. most: utterances of a client at one meeting, from its beginning."""
@@ -37,11 +37,11 @@ class Setting:
     most: int = 200
 
 
-SETTINGS: Mapping[str, Setting] = {
-    "ami-inside": Setting("ami", inside=True, shortest=3),
-    "ami": Setting("ami"),
-    "icsi": Setting("icsi"),
-    "crd3": Setting("crd3", "episodes.jsonl", most=30),
+SETTINGS: Mapping[str, Scenario] = {
+    "ami-inside": Scenario("ami", inside=True, shortest=3),
+    "ami": Scenario("ami"),
+    "icsi": Scenario("icsi"),
+    "crd3": Scenario("crd3", "episodes.jsonl", most=30),
 }
 """The paper's own is ``ami``. At ICSI's meetings a client is a series, in CRD3's evenings a speaker."""
 
@@ -99,7 +99,7 @@ Talk = tuple[Meeting, ...]
 """What a client of the server says: its meetings, in the order of time."""
 
 
-def clients_of(setting: Setting, meetings: Sequence[Meeting], count: int | None = None) -> dict[str, Talk]:
+def clients_of(setting: Scenario, meetings: Sequence[Meeting], count: int | None = None) -> dict[str, Talk]:
     """What every client says, by name; ``count`` clients at most. Of AMI a client is a meeting, those of one series
     apart, as in Liu & Peng 2020; of ICSI a series of several meetings; of CRD3 a speaker of several evenings. Who
     speaks together is none."""

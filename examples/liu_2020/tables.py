@@ -105,21 +105,17 @@ def measure_alone(cached: Cached, tell: Tell, rounds: int) -> dict[str, Any]:
     for the rest. Returns the document with its findings."""
     test, background = over_heard(cached.test, cached.background)
     halves = test[::2], test[1::2]
-    found: dict[str, Row] = {}
-    parts: dict[str, list[Any]] = {}
+    errors: dict[tuple[str, str], dict[str, Any]] = {}
     weights: list[dict[str, Any]] = []
     for chosen_on, tested in (halves, halves[::-1]):
         plain = tuned_baseline(chosen_on, partial(tell, "weights of the second pass"))
         start = replace(plain, alpha=0.0, beta=0.8, sigma=5.0, marginal=1.0, smoothing=5.0)
         methods, _ = extend(chosen_on, background, start, rounds, tell, alone=True)
         for row in run(tested, background, plain, list(alone_rows(methods, rounds)), tell):
-            found[row.name] = row
-            parts.setdefault(row.name, []).append(dict(zip((each.name for each in tested), row.errors, strict=True)))
+            names = (client.name for client in tested)
+            errors.setdefault((row.table, row.name), {}).update(zip(names, row.errors, strict=True))
         weights.append(_chosen(", ".join(each.name for each in tested), plain, methods))
-    both = {name: first | second for name, (first, second) in parts.items()}
-    rows = [
-        Row(row.table, name, tuple(both[name][client.name] for client in cached.test)) for name, row in found.items()
-    ]
+    rows = [Row(*row, tuple(own[client.name] for client in test)) for row, own in errors.items()]
     return summary(cached, rows, rounds) | {"weights": weights}
 
 
