@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, Protocol, get_args
@@ -79,7 +80,7 @@ PRESETS: dict[str, Architecture] = {
 }
 
 
-Subset = Literal["whole", "acoustic", "top", "joint", "adapters", "output"]
+Subset = Literal["whole", "acoustic", "top", "joint", "adapters", "output", "norms", "input"]
 
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
 """whole: every parameter.
@@ -88,7 +89,9 @@ things: a few steps on what was said last would make it likelier to be heard nex
 top: the last encoder layer, the prediction network and the joiner, over int8 layers: half of the work.
 joint: the joiner alone, over int8 networks: the least work.
 adapters: factors of low rank beside every matrix of the LSTM layers and the joiner: what changes stays of low rank.
-output: prediction network and joiner, over whatever encoder a bundle brings."""
+output: prediction network and joiner, over whatever encoder a bundle brings.
+norms: biases, scales and whatever else is a vector, of an encoder that a bundle brings and of the rest.
+input: the first layer of such an encoder: how a microphone and a room sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,20 @@ def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
             return tuple(name for name in shapes if name.startswith(("encoder.", "joiner.encoder.")))
         case "adapters":
             return tuple(name for name, shape in shapes.items() if len(shape) == 2 and name != "predictor.embedding")
+        case "norms":
+            return tuple(name for name, shape in shapes.items() if len(shape) == 1)
+        case "input":
+            return _first_layer(shapes)
     beneath = frozen_part(architecture, subset).parameters(architecture)
     return tuple(name for name in shapes if name not in beneath)
+
+
+def _first_layer(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """The first weight of two axes or more, and its bias where one follows: weights stand as they are first used."""
+    names = list(shapes)
+    at = next(place for place, name in enumerate(names) if len(shapes[name]) > 1)
+    following = names[at + 1 : at + 2]
+    return names[at], *(name for name in following if shapes[name] == shapes[names[at]][:1])
 
 
 def factor_names(matrix: str) -> tuple[str, str]:
@@ -145,6 +160,15 @@ def factor_names(matrix: str) -> tuple[str, str]:
 def training_file(subset: Subset) -> str:
     """Name of the subset's training graph in a bundle."""
     return "training.onnx" if subset == "whole" else f"training.{subset}.onnx"
+
+
+FORWARD_FILE = "encoder.forward.onnx"
+"""The graph of an encoder that a bundle brings, its weights as inputs."""
+
+
+def backward_file(subset: Subset) -> str:
+    """Name of the graph of such an encoder's gradients in a bundle."""
+    return f"encoder.{subset}.backward.onnx"
 
 
 def frozen_file(subset: Subset) -> str:

@@ -212,8 +212,8 @@ AnyArchitecture = Architecture | StreamingArchitecture
 def subsets_of(architecture: AnyArchitecture) -> tuple[Subset, ...]:
     """What local steps on a transducer may move, the default first."""
     if isinstance(architecture, StreamingArchitecture):
-        return ("output",)
-    return tuple(subset for subset in SUBSETS if subset != "output")
+        return ("output", "adapters", "norms", "input", "whole")
+    return tuple(subset for subset in SUBSETS if subset not in ("output", "norms", "input"))
 
 
 def chosen(architecture: AnyArchitecture, subset: Subset | None) -> Subset:

@@ -123,11 +123,15 @@ def check_features(mel_bins: int, windows: Windows, features: Float) -> None:
 
 def encode_whole(transducer: Transducer, features: Float) -> Float:
     """The encoder's output [T, J] for a whole utterance [F, M], with what silence ends it; left-over frames go."""
-    windows = transducer.windows
+    return transducer.encode(whole_windows(transducer.windows, features))[0]
+
+
+def whole_windows(windows: Windows, features: Float) -> Float:
+    """Features [F, M] with the silence that ends them, as many as windows take."""
     silence = np.full((windows.silence(len(features)), features.shape[1]), SILENCE, np.float32)
     heard = np.concatenate([features, silence])
     whole = windows.size + (len(heard) - windows.size) // windows.shift * windows.shift
-    return transducer.encode(np.ascontiguousarray(heard[:whole]))[0]
+    return np.ascontiguousarray(heard[:whole])
 
 
 def try_transducer(transducer: Transducer, source: str) -> int:

@@ -25,6 +25,7 @@ from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
 from device_sdk.runtimes.protocol import Gradients, Training, check_parameter, encode_whole
 from device_sdk.runtimes.streaming import open_transducer
+from device_sdk.runtimes.windows import BIAS, GRADIENT, WindowedEncoder
 
 Float = NDArray[np.float32]
 
@@ -90,7 +91,7 @@ class StreamingEncoder:
     outputs = ("encoder_hidden",)
 
     def __init__(self, bundle: Bundle, threads: int) -> None:
-        self._transducer, self._bias = open_transducer(bundle, threads), bundle.weights["joiner.encoder.bias"]
+        self._transducer, self._bias = open_transducer(bundle, threads), bundle.weights[BIAS]
 
     def run(self, parameters: Mapping[str, Float], feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, Float]:
         """encoder_hidden [T, J], without the joiner's bias, of features [F, M] and the silence that ends them."""
@@ -98,8 +99,8 @@ class StreamingEncoder:
         return {"encoder_hidden": encoded - self._bias}
 
 
-GRADIENT = "gradient."
-BENEATH = ("encoder_hidden", "predictor_hidden")
+HIDDEN = "encoder_hidden"
+BENEATH = (HIDDEN, "predictor_hidden")
 """Inputs that the layers beneath a graph give."""
 
 
@@ -120,8 +121,14 @@ class TrainingSession(Training):
         ``encoder_hidden`` and ``predictor_hidden`` where it takes them. Raises :class:`BundleError` where the graph is
         not there, damaged, of another architecture or subset."""
         expected: list[str] | None = None
+        self._encoder: WindowedEncoder | None = None
         if bundle is not None:
             file, architecture = training_file(subset), bundle.architecture
+            if isinstance(architecture, StreamingArchitecture):
+                if subset == "output":
+                    beneath = StreamingEncoder(bundle, threads)
+                else:
+                    self._encoder = WindowedEncoder(bundle, subset, threads)
             if not bundle.has(file):
                 raise BundleError(
                     f"{bundle.path}: holds no {file}, so subset {subset!r} cannot learn; "
@@ -130,9 +137,7 @@ class TrainingSession(Training):
             graph, source = bundle.file(file).read_bytes(), str(bundle.file(file))
             names = trainable(architecture, subset)
             expected = [each for name in names for each in (factor_names(name) if subset == "adapters" else (name,))]
-            if isinstance(architecture, StreamingArchitecture):
-                beneath = StreamingEncoder(bundle, threads)
-            elif frozen_part(architecture, subset) and bundle.has(frozen_file(subset)):
+            if frozen_part(architecture, subset) and bundle.has(frozen_file(subset)):
                 beneath = _frozen_layers(bundle, subset, threads)
         elif architecture is not None:
             source = "training graph"
@@ -143,9 +148,11 @@ class TrainingSession(Training):
         self._session = open_session(graph, source, architecture=architecture, threads=threads, arena=True)
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]
-        self.trainable = tuple(name.removeprefix(GRADIENT) for name in self._outputs if name.startswith(GRADIENT))
+        given_by = [name.removeprefix(GRADIENT) for name in self._outputs if name.startswith(GRADIENT)]
+        self._own = tuple(name for name in given_by if name not in BENEATH)
+        self.trainable = (*(() if self._encoder is None else self._encoder.trainable), *self._own)
         self._shapes = architecture.parameter_shapes() | architecture.constant_shapes()
-        self._factors = {name: pair for name in self._shapes if (pair := factor_names(name))[0] in self._inputs}
+        self._factors = {name: pair for name in self._shapes if (pair := factor_names(name))[0] in self.trainable}
         known = set(self._shapes).union(*self._factors.values())
         gives = {"negative_log_likelihoods", "expected_cost"} <= set(self._outputs)
         if not gives or not set(self.trainable) <= known or expected not in (None, list(self.trainable)):
@@ -153,7 +160,11 @@ class TrainingSession(Training):
                 f"{source}: has outputs {self._outputs}, expected losses and gradients for "
                 f"{expected or 'parameters'}; export it again"
             )
+        if self._encoder is not None and f"{GRADIENT}{HIDDEN}" not in self._outputs:
+            raise BundleError(f"{source}: gives no gradient of the encoder's output; import the model again")
         taken, given = {*self._inputs} & {*BENEATH}, () if beneath is None else beneath.outputs
+        if self._encoder is not None:
+            given = (HIDDEN,)
         if taken != set(given):
             found = f"takes {sorted(taken)} from frozen layers, which give {list(given)}"
             raise BundleError(f"{source}: {found}; export the bundle again")
@@ -161,15 +172,21 @@ class TrainingSession(Training):
     def _gradients(self, parameters: Mapping[str, Float], feeds: dict[str, NDArray[np.generic]]) -> Gradients:
         for name, shape in (self._shapes | self._factor_shapes(parameters)).items():
             check_parameter(parameters, name, shape)
-        if self._beneath is not None:
+        if self._encoder is not None:
+            encoded, passed = self._encoder.forward(parameters, np.asarray(feeds["features"], np.float32))
+            feeds |= {HIDDEN: encoded - parameters[BIAS]}
+        elif self._beneath is not None:
             feeds |= self._beneath.run(parameters, feeds)
         given = {**parameters, **feeds}
         values = run(self._session, {name: given[name] for name in self._inputs}, self._source)
         results = dict(zip(self._outputs, values, strict=True))
+        gradients = {name: results[GRADIENT + name] for name in self._own}
+        if self._encoder is not None:
+            gradients |= self._encoder.backward(passed, results[GRADIENT + HIDDEN])
         return Gradients(
             negative_log_likelihoods=results["negative_log_likelihoods"],
             expected_cost=float(results["expected_cost"]),
-            gradients={name: results[GRADIENT + name] for name in self.trainable},
+            gradients={name: gradients[name] for name in self.trainable},
         )
 
     def _factor_shapes(self, parameters: Mapping[str, Float]) -> dict[str, tuple[int, ...]]:

@@ -32,6 +32,7 @@ Body = Callable[["GraphBuilder", list[Value], list[Value]], tuple[list[Value], l
 class _Names:
     """What the main graph and the bodies of its scans share: names, constants and weights in use."""
 
+    prefix: str = ""
     count: int = 0
     constants: dict[tuple[bytes, tuple[int, ...], str], Value] = field(default_factory=dict)
     initializers: list[TensorProto] = field(default_factory=list)
@@ -39,7 +40,7 @@ class _Names:
 
     def fresh(self, stem: str) -> Value:
         self.count += 1
-        return f"{stem}_{self.count}"
+        return f"{self.prefix}{stem}_{self.count}"
 
 
 def external(name: str, file: str, kind: int, shape: Sequence[int], offset: int, length: int) -> TensorProto:
@@ -58,12 +59,14 @@ class GraphBuilder:
         architecture: AnyArchitecture | None,
         matrices: Collection[str] | None = None,
         weights: Mapping[str, NDArray[np.floating]] | None = None,
+        prefix: str = "",
         _names: _Names | None = None,
     ) -> None:
         """architecture: of a bundle's RNN-T; None for other networks. matrices: names of the parameters that the
-        graph's int8 buffer holds; None is all. weights: to put into the graph, in place of slots of the buffer."""
+        graph's int8 buffer holds; None is all. weights: to put into the graph, in place of slots of the buffer. prefix:
+        of the names that nodes are given, where others are in the graph already."""
         self._architecture, self._matrices, self._weights = architecture, matrices, weights
-        self._names = _names or _Names()
+        self._names = _names or _Names(prefix)
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -86,6 +89,18 @@ class GraphBuilder:
 
     def output(self, name: str, value: Value, shape: Shape, kind: int = FLOAT) -> None:
         self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._outputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
+
+    def append(self, node: onnx.NodeProto) -> None:
+        """A node under its own names."""
+        self._nodes.append(node)
+
+    def hold(self, name: str, value: NDArray[np.generic]) -> None:
+        """A constant under a name of its own."""
+        self._names.initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+
+    def keep(self, name: str, shape: Shape, kind: int = FLOAT) -> None:
+        """A value as an output, under its own name."""
         self._outputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
 
     def weight(self, name: str) -> Value:
@@ -172,6 +187,9 @@ class GraphBuilder:
 
     def shape(self, *parts: Value | int) -> Value:
         """[len(parts)] int64 from sizes ([1] values) and fixed integers."""
+        known = [part for part in parts if isinstance(part, int)]
+        if len(known) == len(parts):
+            return self.integers(*known)
         return self.concat(*(self.integers(part) if isinstance(part, int) else part for part in parts), axis=0)
 
     def reshape(self, value: Value, *parts: Value | int) -> Value:
@@ -206,7 +224,7 @@ class GraphBuilder:
         """A loop over axis 0 of ``sequences``. body(inner builder, states, one element of each sequence) -> (next
         states, outputs of this step). reverse: from the last element to the first; outputs stand at the element they
         were made from. Returns final states, then stacked outputs."""
-        inner = GraphBuilder(self._architecture, self._matrices, self._weights, self._names)
+        inner = GraphBuilder(self._architecture, self._matrices, self._weights, _names=self._names)
         state_names = [self._names.fresh("state") for _ in states]
         element_names = [self._names.fresh("element") for _ in sequences]
         following, results = body(inner, state_names, element_names)

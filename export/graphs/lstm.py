@@ -52,11 +52,15 @@ def stack(
     return x, g.concat(*hidden, axis=0), g.concat(*cells, axis=0)
 
 
+State = tuple[Value, Value]
+"""Output h and cell c of a layer after a step, each [B, H]."""
+
+
 @dataclass(frozen=True)
 class Trace:
     """A layer's forward pass with all that its backward pass needs. T: steps; B: batch; D: input; H: size. x: [T, B, D]
     its input; y: [T, B, H] its output; opening: [T, B, 3H], gates i, o, f; candidate, cells and the cells' tanh: [T, B,
-    H]."""
+    H]; state: h and c before the first step, each [B, H], None for zero."""
 
     x: Value
     y: Value
@@ -64,12 +68,13 @@ class Trace:
     candidate: Value
     cells: Value
     squashed: Value
+    state: State | None = None
 
 
-def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) -> Trace:
-    """One layer from a zero state, of plain operators; x and weights: as in :func:`lstm`. Where weights are inputs of
-    the graph, the fused operator transposes and packs R anew for every step, and it keeps neither gates nor cells. Here
-    R is laid out once."""
+def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int, state: State | None = None) -> Trace:
+    """One layer of plain operators; x and weights: as in :func:`lstm`; state: as of :class:`Trace`. Where weights are
+    inputs of the graph, the fused operator transposes and packs R anew for every step, and it keeps neither gates nor
+    cells. Here R is laid out once."""
     w, r, b = weights
     batch, width = g.size(x, 1), g.size(x, 2)
     inputs = g.reshape(g.op("Gemm", g.reshape(x, -1, width), w, b, transB=1), -1, batch, 4 * size)
@@ -85,8 +90,9 @@ def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) 
         h = q.multiply(o, squashed)
         return [h, cell], [h, opening, candidate, cell, squashed]
 
-    zero = g.expand(g.single(0.0), batch, size)
-    return Trace(x, *g.scan([zero, zero], [inputs], advance)[2:])
+    start = state or [g.expand(g.single(0.0), batch, size)] * 2
+    y, opening, candidate, cells, squashed = g.scan(start, [inputs], advance)[2:]
+    return Trace(x, y, opening, candidate, cells, squashed, state)
 
 
 def matrix_gradients(
@@ -106,19 +112,28 @@ def matrix_gradients(
 
 
 def lstm_gradients(
-    g: GraphBuilder, trace: Trace, dy: Value, layer: str, size: int, *, factors: bool
-) -> tuple[dict[str, Value], Value]:
+    g: GraphBuilder,
+    trace: Trace,
+    dy: Value,
+    weights: Sequence[Value],
+    size: int,
+    *,
+    factors: bool = False,
+    d_state: State | None = None,
+) -> tuple[dict[str, Value], Value, State]:
     """Backpropagation through time of one layer. T: steps; B: batch; H: size. dy: [T, B, H] the loss' gradient by the
-    layer's output; layer: the name that its weights W, R, B begin with. What does not depend on the step after is
-    worked out for all steps at once; only the gradient's own recurrence walks through time. Returns the gradients by
-    the weights (factors: see :func:`matrix_gradients`), and by the input."""
-    w, r, b = (f"{layer}.{part}" for part in "WRB")
+    layer's output; weights: W, R, B by name. d_state: its gradient by h and c after the last step, where they are used
+    besides. What does not depend on the step after is worked out for all steps at once; only the gradient's own
+    recurrence walks through time. Returns the gradients by the weights (factors: see :func:`matrix_gradients`), by the
+    input, and by the state before the first step."""
+    w, r, b = weights
     batch, width = g.size(trace.x, 1), g.size(trace.x, 2)
     zero = g.expand(g.single(0.0), batch, size)
     candidate, squashed = trace.candidate, trace.squashed
     i, o, f = g.ops("Split", 3, trace.opening, axis=2, num_outputs=3)
     y_before, cells_before = (
-        g.concat(g.unsqueeze(zero, 0), g.slice(each, 0, -1, 0), axis=0) for each in (trace.y, trace.cells)
+        g.concat(g.unsqueeze(first, 0), g.slice(each, 0, -1, 0), axis=0)
+        for first, each in zip(trace.state or (zero, zero), (trace.y, trace.cells), strict=True)
     )
     # d(loss)/d(gate before its nonlinearity) = (dc, dh, dc, dc) * slopes, in gate order i, o, f, c.
     slopes = g.concat(
@@ -139,13 +154,16 @@ def lstm_gradients(
         d_gates = q.multiply(q.concat(d_cell, d_hidden, d_cell, d_cell, axis=1), slope)
         return [d_gates, q.multiply(d_cell, forget)], [d_gates]
 
-    start = g.expand(g.single(0.0), batch, 4 * size)
-    d_gates = g.scan([start, zero], [dy, through_output, slopes, f], retreat, reverse=True)[2]
+    start, d_cell = g.expand(g.single(0.0), batch, 4 * size), zero
+    if d_state is not None:
+        last = g.add(g.slice(dy, -1, 1 << 30, 0), g.unsqueeze(d_state[0], 0))
+        dy, d_cell = g.concat(g.slice(dy, 0, -1, 0), last, axis=0), d_state[1]
+    first, d_first_cell, d_gates = g.scan([start, d_cell], [dy, through_output, slopes, f], retreat, reverse=True)
     rows, before = g.reshape(trace.x, -1, width), g.reshape(y_before, -1, size)
     gates, dx = g.reshape(d_gates, -1, 4 * size), g.matmul(d_gates, w)
     gradients = matrix_gradients(g, w, gates, rows, factors=factors)
     gradients |= matrix_gradients(g, r, gates, before, factors=factors)
-    return gradients | {b: g.sum(gates, 0)}, dx
+    return gradients | {b: g.sum(gates, 0)}, dx, (g.matmul(first, r), d_first_cell)
 
 
 def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:

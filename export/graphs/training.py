@@ -31,7 +31,8 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
 
     Frozen layers are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features,
     and ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). A streaming encoder is outside, too: its
-    output [T, J], without the joiner's bias, is ``encoder_hidden``. The gradients of ``adapters`` are by factors beside
+    output [T, J], without the joiner's bias, is ``encoder_hidden``, whose gradient is given where its weights are
+    wanted. The gradients of ``adapters`` are by factors beside
     the matrices [out, in], ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further inputs; the matrices that come in
     hold the factors' products already."""
     shapes, wanted = architecture.parameter_shapes(), frozenset(trainable(architecture, subset))
@@ -87,8 +88,10 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
     if by_encoder:
         gradients |= encoder_gradients(gradients["frames"])
 
+    if isinstance(architecture, StreamingArchitecture) and any(name.startswith("encoder.") for name in wanted):
+        g.output("gradient.encoder_hidden", gradients["encoder_hidden"], ["T", architecture.joiner_size])
     for name in shapes:
-        if name in wanted:
+        if name in wanted and not (isinstance(architecture, StreamingArchitecture) and name.startswith("encoder.")):
             for each in factor_names(name) if factors else (name,):
                 g.output(f"gradient.{each}", gradients[each], given[each])
     return g.finish("training")
@@ -105,7 +108,7 @@ def _frames(
     bias = "joiner.encoder.bias"
     if isinstance(architecture, StreamingArchitecture):
         given = g.input("encoder_hidden", ["T", architecture.joiner_size])
-        return g.add(given, bias), lambda d_frames: {bias: g.sum(d_frames, 0)}
+        return g.add(given, bias), lambda d_frames: {bias: g.sum(d_frames, 0), "encoder_hidden": d_frames}
     if beneath.encoder_layers:
         below = g.input("encoder_hidden", ["T", 1, architecture.encoder_size])
     else:
@@ -229,7 +232,8 @@ def _stack_gradients(
     """Gradients of a stack's layers, the lowest of which is number ``first``, and of the stack's input."""
     gradients: dict[str, Value] = {}
     for place, trace in reversed(list(enumerate(traces, first))):
-        found, dy = lstm_gradients(g, trace, dy, f"{name}.{place}", _size(g, name), factors=factors)
+        weights = [f"{name}.{place}.{part}" for part in "WRB"]
+        found, dy, _ = lstm_gradients(g, trace, dy, weights, _size(g, name), factors=factors)
         gradients |= found
     return gradients, dy
 

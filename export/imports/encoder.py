@@ -35,7 +35,8 @@ Float = NDArray[np.float32]
 @dataclass(frozen=True, slots=True)
 class Encoder:
     """graph: features [1, T, M] and states to ``encoded`` [1, S, J] and ``next.NAME``, with its weights inside.
-    weights: by their names in the graph. subsampling, joiner_size: as a trial run gave them."""
+    weights: by their names in the graph, in the order in which it uses them. subsampling, joiner_size: as a trial run
+    gave them."""
 
     graph: onnx.ModelProto
     weights: Mapping[str, Float]
@@ -116,11 +117,10 @@ def adapt(graph: Graph, projection: Linear | None, bias: Float) -> Encoder:
     for state, name in zip(states, following, strict=True):
         editor.node("Identity", [name], [f"next.{state.name}"], last=True)
     editor.edges(window, bins, states)
-    used = {name for node in made.graph.node for name in node.input}
+    held = {tensor.name: tensor for tensor in made.graph.initializer if tensor.data_type == TensorProto.FLOAT}
+    used = dict.fromkeys(name for node in made.graph.node for name in node.input if name in held)  # as they come
     weights = {
-        tensor.name: np.asarray(numpy_helper.to_array(tensor), np.float32)
-        for tensor in made.graph.initializer
-        if tensor.data_type == TensorProto.FLOAT and tensor.name in used and np.prod(tensor.dims) > 1
+        name: np.asarray(numpy_helper.to_array(held[name]), np.float32) for name in used if np.prod(held[name].dims) > 1
     }
     frames, joiner_size = encode_once(made, graph, states, window, bins)
     if shift % frames:

@@ -12,12 +12,14 @@ from device_sdk.bundle.weights import pack
 from device_sdk.errors import BundleError, ConfigurationError, IdiolectError
 from device_sdk.features.logmel import FeatureSettings
 from device_sdk.runtimes.onnxruntime import open_session, run
+from export.autodiff import NotDifferentiable
 from export.graphs.streaming import joiner as joiner_graph
 from export.graphs.streaming import predictor as predictor_graph
 from export.graphs.training import training
 from export.imports.encoder import Encoder, adapt, family_of, packed_graph
 from export.imports.folder import Graph, SherpaFolder, open_folder
 from export.imports.heads import Joiner, Predictor, join, read_joiner, read_predictor
+from export.imports.learning import learning_graphs
 from export.imports.pieces import blank_of, piece_model
 
 _CLOSE = 2e-3  # nats, of log-probabilities; graphs of bytes differ by their rounding
@@ -30,7 +32,8 @@ Float = NDArray[np.float32]
 @dataclass(frozen=True, slots=True)
 class Imported:
     """graphs: by the names of a bundle's files. family: as :func:`export.imports.encoder.family_of` has it.
-    metadata: of the encoder's graph, for who writes the folder again."""
+    metadata: of the encoder's graph, for who writes the folder again. not_differentiable: why its encoder cannot learn,
+    where it cannot."""
 
     architecture: StreamingArchitecture
     graphs: Mapping[str, bytes]
@@ -39,6 +42,7 @@ class Imported:
     features: FeatureSettings
     family: str
     metadata: Mapping[str, str]
+    not_differentiable: str = ""
 
 
 def import_sherpa(path: str | Path) -> Imported:
@@ -77,9 +81,13 @@ def _imported(folder: SherpaFolder) -> Imported:
         "joiner.onnx": joiner_graph(architecture),
         "training.output.onnx": training(architecture, "output"),
     }
-    return Imported(
-        architecture, graphs, weights, piece_model(tokens, source), encoder.features, family, folder.encoder.metadata
-    )
+    refused = ""
+    try:
+        graphs |= learning_graphs(encoder, architecture, str(folder.encoder.path))
+    except NotDifferentiable as error:
+        refused = str(error)
+    metadata, pieces_model = folder.encoder.metadata, piece_model(tokens, source)
+    return Imported(architecture, graphs, weights, pieces_model, encoder.features, family, metadata, refused)
 
 
 def _architecture(

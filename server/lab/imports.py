@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from device_sdk.bundle.bundle import Tokenizer
+from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import BundleError, DataError, IdiolectError
 from export.bundles import write_bundle
 from export.imports.importer import import_sherpa
@@ -124,7 +125,8 @@ def _made(given: Import) -> dict[str, Any]:
             models={arpa.name: arpa.read_bytes()},
             features=imported.features,
             graphs=imported.graphs,
-            training={"imported": imported.family, "metadata": dict(imported.metadata)},
+            training={"imported": imported.family, "metadata": dict(imported.metadata)}
+            | ({"not_differentiable": imported.not_differentiable} if imported.not_differentiable else {}),
         )
     return {
         "bundle": str(given.out),
@@ -135,6 +137,8 @@ def _made(given: Import) -> dict[str, Any]:
         "window_ms": 10 * sizes.window,
         "shift_ms": 10 * sizes.shift,
         "frame_ms": 10 * sizes.subsampling_factor,
+        "learns": ["output"] if imported.not_differentiable else list(subsets_of(sizes)),
+        "not_differentiable": imported.not_differentiable,
         "words": len(words),
         "ngrams": [len(table) for table in model.probabilities],
     }
