@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
+from device_sdk.wire.messages import Part
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LocalWorkers, Workers
 from server.devices.enrolment import count_devices
@@ -90,7 +91,7 @@ class Service:
             self._evaluate, self._rehearse = evaluate, rehearse
             self._workers = _workers(settings, self.blobs)
             self.differences = Differences(self.blobs)
-            self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+            self._shapes: dict[tuple[str, Part], dict[str, tuple[int, ...]]] = {}
             self._advancing, self._lead = Lock(self.database), Lead(self.database)
             self._wake, self._stopping = threading.Event(), threading.Event()
             self._ticker: threading.Thread | None = None
@@ -134,12 +135,12 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def shapes(self, digest: str) -> dict[str, tuple[int, ...]]:
-        """Names and shapes that a delta of a stored model must have."""
-        shapes = self._shapes
-        if digest not in shapes:  # rounds follow each other: only the newest base is asked for
-            self._shapes = shapes = {digest: trainable(load(self.blobs, digest))}
-        return shapes[digest]
+    def shapes(self, digest: str, part: Part) -> dict[str, tuple[int, ...]]:
+        """Names and shapes that a delta of a part of a stored model must have."""
+        shapes, key = self._shapes, (digest, part)
+        if key not in shapes:  # rounds follow each other: only the newest base is asked for
+            self._shapes = shapes = {key: trainable(load(self.blobs, digest), part)}
+        return shapes[key]
 
     @property
     def caps(self) -> Caps:

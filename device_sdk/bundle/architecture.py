@@ -129,6 +129,14 @@ def frozen_part(architecture: Shaped, subset: Subset) -> Frozen:
 def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
     """The parameters that steps on a subset move, in canonical order; for ``adapters`` the matrices with factors."""
     shapes = architecture.parameter_shapes()
+    if subset == "input":
+        return _first_layer(shapes)
+    beneath = frozen_part(architecture, subset).parameters(architecture)
+    return tuple(name for name in named(shapes, subset) if name not in beneath)
+
+
+def named(shapes: Mapping[str, tuple[int, ...]], subset: Subset) -> tuple[str, ...]:
+    """Of a subset that names and shapes alone decide, in their order; all of them for any other."""
     match subset:
         case "output":
             return tuple(name for name in shapes if name.startswith(("predictor.", "joiner.")))
@@ -138,10 +146,7 @@ def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
             return tuple(name for name, shape in shapes.items() if len(shape) == 2 and name != "predictor.embedding")
         case "norms":
             return tuple(name for name, shape in shapes.items() if len(shape) == 1)
-        case "input":
-            return _first_layer(shapes)
-    beneath = frozen_part(architecture, subset).parameters(architecture)
-    return tuple(name for name in shapes if name not in beneath)
+    return tuple(shapes)
 
 
 def _first_layer(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from device_sdk.bundle.architecture import named
 from device_sdk.checkin import aggregation, budget, identity, reports
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.updates import adoption
@@ -232,6 +233,8 @@ def _enqueue_delta(session: Session, who: Identity, offer: RoundOffer, plan: Del
     else:
         start = student.start or {name: model_state.base.weights[name] for name in student.weights}
         delta = difference(student.weights, start)
+    sent = named({name: value.shape for name, value in delta.items()}, plan.part)
+    delta = {name: delta[name] for name in sent}
     reports.enqueue_delta(model_state.store, who, offer, plan, bounds, delta, utterances, measures)
     if student.gradients is not None:
         model_state.collect(limit)

@@ -28,6 +28,7 @@ Encoding = Literal["float32", "float16", "int8"]
 NoiseMechanism = Literal["discrete_laplace", "discrete_gaussian"]
 Trust = Literal["central", "distributed", "local"]
 Measure = Literal["none", "loss", "word_error"]
+Part = Literal["whole", "acoustic", "output", "adapters", "norms"]
 
 
 class Message(BaseModel):
@@ -92,6 +93,8 @@ class MarginalPlan(Message):
 class DeltaPlan(Message):
     """What a device sends of its learning, how it is bounded, noised and written; in this order.
 
+    part: which parameters a delta has, see :data:`device_sdk.bundle.architecture.SUBSETS` (matrices whole); whatever
+    else a device learned stays with it, and the published model keeps it as it was.
     kind: ``difference`` is the local weights minus those that the local steps began from; ``gradient`` is the mean
     gradient at the published weights, without local steps, of at most ``batch_size`` utterances, each of which is in
     one gradient only (FedSGD in a single pass: Rao et al. 2023, section 3). clip_norm: L2 bound C of the whole.
@@ -112,6 +115,7 @@ class DeltaPlan(Message):
     encoding: Encoding = "float32"
     scale_per: Literal["tensor", "row"] = "row"
     measure: Measure = "none"
+    part: Part = "whole"
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:

@@ -56,8 +56,13 @@ class Measurement:
     added: float
 
 
-def benchmark() -> list[Figure]:
-    """Time and peak memory of a step over torch's, and over our own where less is done."""
+def benchmark(bundle: Path | None = None) -> list[Figure]:
+    """Time and peak memory of a step over torch's, and over our own where less is done. bundle: an imported one, all of
+    its subsets."""
+    if bundle is not None:
+        from export.benchmarks.learn_imported import figures as imported
+
+        return imported(bundle)
     with TemporaryDirectory(prefix="idiolect-learn-") as name:
         folder = Path(name)
         ours, peer = {}, {}

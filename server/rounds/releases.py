@@ -130,7 +130,7 @@ def release_deltas(
     plan, base, inputs = settings.deltas, lineage.base, digest_of(contributions)
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
-    shapes = model_registry.trainable(weights)
+    shapes = model_registry.trainable(weights, plan.part)
     grid = _grid(settings, plan, shapes)
     total = deltas.fold(_sum(blobs, settings, plan, contributions, shapes, workers, grid))
     if settings.noise_multiplier:
@@ -146,14 +146,17 @@ def release_deltas(
         if rehearse is None:
             raise StateError("rehearsal: this server has no transcribed speech; start it with --rehearsal KIND:PATH")
         for sent in rehearse(weights, settings, row.number):
-            total = deltas.add(total, sent, settings.rehearsal_weight)
+            total = deltas.add(total, {name: sent[name] for name in shapes}, settings.rehearsal_weight)
         rehearsed = settings.rehearsal_weight * settings.rehearsal.pseudo_devices
     fixed = settings.denominator(row.eligible)
     denominator = total.weight if fixed is None else fixed + rehearsed
     mean = deltas.finish(total, denominator)
     if plan.kind == "gradient":  # a delta points where the loss falls, a gradient where it rises
         mean = {name: -gradient for name, gradient in mean.items()}
+    still = model_registry.trainable(weights).items() - shapes.items()
+    mean |= {name: np.zeros(shape, np.float32) for name, shape in still}
     updated, state = _apply(blobs, settings, base, weights, mean)
+    updated |= {name: weights[name] for name, _ in still}  # whatever momentum former rounds left
     if settings.server_step is not None:
         updated = take_server_step(settings.server_step, updated, row.number, rehearse)
     optimizer_sha256 = None
@@ -170,7 +173,7 @@ def release_deltas(
         mechanism={
             "name": "gaussian" if settings.noisy else "none",
             "trust": "central" if settings.noise_multiplier else "share" if settings.noisy else "none",
-            **plan.model_dump(include={"kind", "clip_norm", "clipping", "encoding", "noise_stddev"}),
+            **plan.model_dump(include={"kind", "part", "clip_norm", "clipping", "encoding", "noise_stddev"}),
             **settings.model_dump(include={"averaging", "weighting", "noise_multiplier"}),
             "denominator": denominator,
             "sampling_rate": settings.sampling.rate if settings.amplified and settings.sampling else None,

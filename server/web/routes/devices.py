@@ -217,7 +217,7 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
             detail = f"utterances: found {header.utterances}, a gradient is of at most {plan.batch_size}"
             raise Refusal(422, "too_many_utterances", detail, "utterances")
         try:
-            read_delta(body, server.shapes(base.sha256), plan)
+            read_delta(body, server.shapes(base.sha256, plan.part), plan)
         except ProtocolError as error:  # begins with the name of the tensor
             raise refused(error, "bad_delta", str(error).partition(": ")[0]) from error
         blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"
