@@ -82,14 +82,15 @@ def try_out(bundle: Bundle) -> list[str]:
     import numpy as np
 
     from device_sdk.bundle.architecture import trainable, training_file
-    from device_sdk.bundle.streaming import subsets_of
+    from device_sdk.bundle.streaming import StreamingArchitecture, subsets_of
     from device_sdk.learning.step import factorize
     from device_sdk.runtimes.onnxruntime import PRECISIONS
     from device_sdk.runtimes.protocol import try_transducer
     from device_sdk.runtimes.streaming import open_transducer
     from device_sdk.runtimes.training import TrainingSession
 
-    sizes, checks = bundle.architecture, []
+    sizes, checks = bundle.architecture, list[str]()
+    brought = isinstance(sizes, StreamingArchitecture)
     features = np.full((33 * sizes.subsampling_factor, sizes.mel_bins), -10.0, np.float32)
     for precision in PRECISIONS:
         if precision == "int8" and not bundle.has("encoder.int8.onnx"):
@@ -99,8 +100,10 @@ def try_out(bundle: Bundle) -> list[str]:
         checks.append(f"recognition graphs, {precision}: {frames} frames encoded, {sizes.pieces} pieces scored")
     for subset in subsets_of(bundle.architecture):
         file, parameters = training_file(subset), dict(bundle.weights)
-        if subset != "whole" and not bundle.has(file):
-            checks.append(f"training graph, {subset}: none; idiolect export refresh makes it")
+        if not bundle.has(file) and (brought or subset != "whole"):
+            makes = "importing the model again" if brought else "idiolect export refresh"
+            why = bundle.manifest.training.get("not_differentiable") or f"{makes} makes it"
+            checks.append(f"training graph, {subset}: none; {why}")
             continue
         if subset == "adapters":
             matrices = trainable(sizes, subset)

@@ -109,6 +109,9 @@ def step_bytes(architecture: AnyArchitecture, subset: Subset | None, frames: int
     if isinstance(architecture, Architecture):
         layers = architecture.encoder_layers - beneath.encoder_layers
         encoder = 4 * _STATES * heard * architecture.encoder_size * layers
+    elif subset != "output":  # states before every window, and the weights as a run takes them
+        kept = (frames // architecture.shift + 1) * sum(math.prod(state.shape) for state in architecture.states)
+        encoder += 4 * (kept + architecture.parameter_count())
     predictor = 4 * _STATES * hypotheses * said * architecture.predictor_size * max(1, architecture.predictor_layers)
     joint = hypotheses * said * _JOINT_BYTES * _JOINT_FRAMES * (architecture.joiner_size + architecture.pieces)
     lattice = hypotheses * said * heard * _LATTICE_BYTES

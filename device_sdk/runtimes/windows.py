@@ -76,6 +76,9 @@ class WindowedEncoder:
             passed.states.append(state)
             feeds = {**parameters, **dict(zip(self._names, state, strict=True)), "features": window}
             rows, *following = self._forward.run(feeds)
+            expected = (1, self._rows, self.architecture.joiner_size)
+            if rows.shape != expected:
+                raise self._forward.wrong("the encoder's output", rows.shape, expected)
             encoded.append(rows[0])
             state = tuple(following)
         return np.concatenate(encoded), passed
@@ -92,6 +95,8 @@ class WindowedEncoder:
             found = dict(zip(self._backward.outputs, self._backward.run(feeds), strict=True))
             for name in self.trainable:
                 value = found[f"{GRADIENT}{name}"]
+                if value.shape != passed.parameters[name].shape:
+                    raise self._backward.wrong(f"the gradient of {name!r}", value.shape, passed.parameters[name].shape)
                 if name in sums:
                     sums[name] += value
                 else:
@@ -124,3 +129,7 @@ class _Session:
 
     def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> list[Float]:
         return run(self._session, {name: feeds[name] for name in self._inputs}, self._source)
+
+    def wrong(self, what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> BundleError:
+        said = f"gives {what} as {list(found)}, expected {list(expected)}"
+        return BundleError(f"{self._source}: {said}; import the model again")

@@ -21,6 +21,7 @@ from device_sdk.errors import BundleError
 from device_sdk.features.logmel import KALDI, FeatureSettings
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY, open_session, run
 from export.graphs.builder import MICROSOFT, external
+from export.imports.dequantized import dequantized
 from export.imports.folder import Graph
 from export.imports.linear import Linear
 
@@ -70,8 +71,7 @@ def adapt(graph: Graph, projection: Linear | None, bias: Float) -> Encoder:
     the prediction network's projection, which the encoder's takes over. Raises :class:`BundleError` for another layout
     than the family's, and for what does not run."""
     family = family_of(graph)
-    made = onnx.ModelProto()
-    made.CopyFrom(graph.model)
+    made = dequantized(graph)
     _clear_names(made.graph)
     graph = replace(graph, model=made)
     editor = _Editor(made)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.streaming import AnyArchitecture, subsets_of
 from device_sdk.checks import check_interval
 from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
@@ -152,7 +153,7 @@ def _open(
     """A device, whose user agrees to what the condition sends, after a check-in. moved: bytes up and down are added."""
     condition = task.condition
     agreed: dict[Stream, bool] = {"marginals": condition.marginals, "deltas": condition.learning}
-    with Device.open(folder, key, bundle, device_settings(condition)) as device:
+    with Device.open(folder, key, bundle, device_settings(condition, bundle.architecture)) as device:
         device.agree(*(stream for stream, sent in agreed.items() if sent))
         if server is not None:
             report = device.check_in(server.url, server.token)
@@ -160,14 +161,18 @@ def _open(
         yield device
 
 
-def device_settings(condition: Condition) -> DeviceSettings:
-    """What the condition lets a device do. Where every utterance is corrected, replays gain nothing and take long."""
+def device_settings(condition: Condition, architecture: AnyArchitecture) -> DeviceSettings:
+    """What the condition lets a device do. Where every utterance is corrected, replays gain nothing and take long. An
+    imported model learns with its default subset."""
+    learning = replace(LEARNING, replays=0) if condition.supervised else LEARNING
+    if learning.subset not in subsets_of(architecture):
+        learning = replace(learning, subset=None)
     return DeviceSettings(
         use_marginals=condition.marginals,
         share_marginals=condition.marginals,
         learn=condition.learning,
         share_deltas=condition.learning,
-        learning=replace(LEARNING, replays=0) if condition.supervised else LEARNING,
+        learning=learning,
         bounds=BOUNDS,
     )
 

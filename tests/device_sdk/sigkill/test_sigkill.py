@@ -17,9 +17,11 @@ from device_sdk.device import Device
 from server.rounds.reports import id_of_report
 from tests.device_sdk.devices import tell
 from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, Order, figures, held, lives
+from tests.export.imports.conftest import folders, imported
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 
+__all__ = ["folders", "imported"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and waits for processes by descriptor")
 
 PLANS = {"marginals": {"epsilon": NO_NOISE}, "deltas": {"clip_norm": 10.0}, "suppression": 0.0}
@@ -121,3 +123,8 @@ def test_a_thousand_kills(tmp_path: Path, tiny_bundle: Bundle, forgets: bool, ki
     expected |= {"after sql VACUUM", "before sql VACUUM"} if forgets else {"before unlink .sealed"}
     assert expected | {"file"} <= points.keys()
     assert any(point.startswith("after request") for point in points), "the server has it, the device does not know"
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_of_a_device_whose_model_was_imported(tmp_path: Path, imported: dict[str, Bundle]) -> None:
+    assert campaign(tmp_path / "kills", imported["zipformer2"], 100, forgets=True, seed=5).total() == 100

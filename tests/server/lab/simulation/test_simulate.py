@@ -143,7 +143,7 @@ def test_some_of_what_was_heard_wrongly_is_corrected_always_the_same() -> None:
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_a_condition_allows_what_it_says(condition: Condition) -> None:
-    settings = device_settings(condition)
+    settings = device_settings(condition, packaged().architecture)
     assert settings.use_marginals == settings.share_marginals == condition.marginals
     assert settings.learn == settings.share_deltas == condition.learning
     if condition.reports:
