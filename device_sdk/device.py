@@ -68,6 +68,8 @@ class Device:
         **host: Unpack[Host],
     ) -> None:
         """rescorer: shared with other devices of the bundle; None makes one. host: as of :meth:`open`."""
+        if settings.learning.subset is None:
+            settings = replace(settings, learning=replace(settings.learning, subset=bundle.subset))
         self.settings = settings
         self._trusted_root = host.get("trusted_root")
         if self._trusted_root is not None:

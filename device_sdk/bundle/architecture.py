@@ -8,6 +8,7 @@ from math import prod
 from typing import Literal, Protocol, get_args
 
 from device_sdk.checks import check_interval, check_type
+from device_sdk.wire.delta_codec import parts
 
 BLANK = 0
 LARGEST_LAYERS, LARGEST_SIZE = 64, 1 << 20  # far above any use; what a damaged manifest claims is not tried
@@ -132,21 +133,7 @@ def trainable(architecture: Shaped, subset: Subset) -> tuple[str, ...]:
     if subset == "input":
         return _first_layer(shapes)
     beneath = frozen_part(architecture, subset).parameters(architecture)
-    return tuple(name for name in named(shapes, subset) if name not in beneath)
-
-
-def named(shapes: Mapping[str, tuple[int, ...]], subset: Subset) -> tuple[str, ...]:
-    """Of a subset that names and shapes alone decide, in their order; all of them for any other."""
-    match subset:
-        case "output":
-            return tuple(name for name in shapes if name.startswith(("predictor.", "joiner.")))
-        case "acoustic":
-            return tuple(name for name in shapes if name.startswith(("encoder.", "joiner.encoder.")))
-        case "adapters":
-            return tuple(name for name, shape in shapes.items() if len(shape) == 2 and name != "predictor.embedding")
-        case "norms":
-            return tuple(name for name, shape in shapes.items() if len(shape) == 1)
-    return tuple(shapes)
+    return tuple(name for name in parts(shapes, subset) if name not in beneath)
 
 
 def _first_layer(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:

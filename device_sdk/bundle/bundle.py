@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import piece_ngram as piece_ngrams
 from device_sdk.bundle import weights as weight_files
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.architecture import Architecture, Subset, training_file
 from device_sdk.bundle.manifest import AGAIN, MANIFEST, Manifest, is_inside, parse
 from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE, PieceNgram
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.second_moments import read as read_second_moments
-from device_sdk.bundle.streaming import AnyArchitecture
+from device_sdk.bundle.streaming import AnyArchitecture, subsets_of
 from device_sdk.checks import check_type
 from device_sdk.errors import BundleError, IdiolectError
 from device_sdk.features.logmel import FeatureSettings
@@ -175,6 +175,12 @@ class Bundle:
         if not isinstance(self.architecture, Architecture):
             raise BundleError(f"{self.path}: brings an encoder of its own; this needs the LSTM networks of idiolect")
         return self.architecture
+
+    @property
+    def subset(self) -> Subset:
+        """What local steps move unless an app chooses: the first that the bundle has gradients for."""
+        known = subsets_of(self.architecture)
+        return next((each for each in known if self.has(training_file(each))), known[0])
 
     @property
     def feature_mean(self) -> Float | None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from device_sdk.bundle.architecture import named
 from device_sdk.checkin import aggregation, budget, identity, reports
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.updates import adoption
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference, mean
 from device_sdk.privacy.spending import stream_of
+from device_sdk.wire.delta_codec import parts
 from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, MarginalPlan
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _enqueue_delta(session: Session, who: Identity, offer: RoundOffer, plan: Del
     else:
         start = student.start or {name: model_state.base.weights[name] for name in student.weights}
         delta = difference(student.weights, start)
-    sent = named({name: value.shape for name, value in delta.items()}, plan.part)
+    sent = parts({name: value.shape for name, value in delta.items()}, plan.part)
     delta = {name: delta[name] for name in sent}
     reports.enqueue_delta(model_state.store, who, offer, plan, bounds, delta, utterances, measures)
     if student.gradients is not None:

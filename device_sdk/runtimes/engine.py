@@ -39,7 +39,7 @@ class Engine:
     def training(self, bundle: Bundle, subset: Subset | None = None) -> Training:
         """Gradients for a subset's parameters. Raises :class:`BundleError`, :class:`MissingExtraError` and,
         for a subset that bundle or runtime has no gradients for, :class:`ConfigurationError`."""
-        subset = chosen(bundle.architecture, subset)
+        subset = chosen(bundle.architecture, subset or bundle.subset)
         if self.runtime == "onnxruntime":
             return TrainingSession(bundle, self.threads, subset=subset)
         from device_sdk.runtimes.executorch import ExecutorchTrainingSession

@@ -44,6 +44,21 @@ Arrays = Mapping[str, NDArray[np.float32]]
 ScalePer = Literal["tensor", "row"]
 
 
+def parts(shapes: Mapping[str, tuple[int, ...]], part: str) -> tuple[str, ...]:
+    """Names of the parameters that belong to a part, in their order; all of them for one that names and shapes do not
+    decide. part: see :data:`device_sdk.bundle.architecture.SUBSETS`."""
+    match part:
+        case "output":
+            return tuple(name for name in shapes if name.startswith(("predictor.", "joiner.")))
+        case "acoustic":
+            return tuple(name for name in shapes if name.startswith(("encoder.", "joiner.encoder.")))
+        case "adapters":
+            return tuple(name for name, shape in shapes.items() if len(shape) == 2 and name != "predictor.embedding")
+        case "norms":
+            return tuple(name for name, shape in shapes.items() if len(shape) == 1)
+    return tuple(shapes)
+
+
 def encode(arrays: Arrays, encoding: Encoding, scale_per: ScalePer = "row") -> dict[str, NDArray[Any]]:
     """The tensors to send for finite float32 ``arrays``; their expectation decodes to the arrays."""
     tensors: dict[str, NDArray[Any]] = {}

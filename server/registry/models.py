@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
-from device_sdk.bundle.architecture import PRESETS, named
+from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import StateError
+from device_sdk.wire.delta_codec import parts
 from device_sdk.wire.messages import Part
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.problems import Refusal
@@ -49,7 +50,7 @@ def blob_name(digest: str) -> str:
 def trainable(weights: Mapping[str, NDArray[np.float32]], part: Part = "whole") -> dict[str, tuple[int, ...]]:
     """Names and shapes that a delta of a part of these weights must have."""
     shapes = {name: tuple(values.shape) for name, values in sorted(weights.items()) if name not in CONSTANTS}
-    return {name: shapes[name] for name in named(shapes, part)}
+    return {name: shapes[name] for name in parts(shapes, part)}
 
 
 def add_model(connection: Connection, version: str, stored: StoredModel, *, now: float, **columns: Any) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.bundle.architecture import named
-from device_sdk.wire.delta_codec import encode
+from device_sdk.wire.delta_codec import encode, parts
 from tests.server import parties
 from tests.server.parties import Operator, Party, initial, refusal, weights_of
 
@@ -21,7 +20,7 @@ def _send(device: Party, round_id: str, names: tuple[str, ...], **header: Any) -
 
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_no_part_stays(http: Any, operator: Operator, device: Party, part: str) -> None:
-    names = named(parties.SHAPES, part)
+    names = parts(parties.SHAPES, part)
     assert 0 < len(names) < len(parties.SHAPES)
     round_id = operator.open(marginals=None, deltas={"part": part})
     assert refusal(_send(device, round_id, tuple(parties.SHAPES))) == (422, "bad_delta")
@@ -41,7 +40,7 @@ def test_momentum_of_former_rounds_moves_no_other_part(http: Any, operator: Oper
     version = operator.close(first)["model_version"]
     before = weights_of(http, version)
     second = operator.open(marginals=None, deltas={"part": "norms"}, optimizer={"kind": "adam", "learning_rate": 0.01})
-    names = named(parties.SHAPES, "norms")
+    names = parts(parties.SHAPES, "norms")
     _send(device, second, names, model_version=version).raise_for_status()
     after = weights_of(http, operator.close(second)["model_version"])
     for name in before:
