@@ -92,7 +92,7 @@ $(VENV)/.ready: $(PROJECTS)
 	@echo "==> installing torch $(TORCH) for the CPU into $(VENV)"
 	@$(VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
 	@echo "==> installing both wheels with everything they can use, and the tools"
-	@$(VENV)/bin/python -m pip install $(PIP_QUIET) -e . -e "./server[train,simulate,bench,postgres,objects,ray]" \
+	@$(VENV)/bin/python -m pip install $(PIP_QUIET) -e ".[listen]" -e "./server[train,simulate,bench,postgres,objects,ray]" \
 		--group test --group lint --group wheels
 	@$(call ngram,$(VENV))
 	@touch $@

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from device_sdk.consent import Consent
 from device_sdk.learning.memory import Recent
@@ -27,7 +28,8 @@ class LearnedSummary:
     how many it listens for, since the user confirmed them and says them more than others do. steps: taken since the
     model ``model_version`` came; rollbacks: how often what they made was taken back. remembered: utterances in memory
     just now; kept: how many of them are on the disk too, with their text. marginal_reports, delta_reports,
-    word_reports: sent so far, the last of new words; waiting: not sent yet."""
+    word_reports: sent so far, the last of new words; waiting: not sent yet. pending: the words that the next report of
+    counts would be drawn from, with their weights, before noise."""
 
     utterances: int
     words: tuple[tuple[str, float], ...]
@@ -44,6 +46,7 @@ class LearnedSummary:
     consent: Consent
     word_reports: int
     kept: int
+    pending: tuple[tuple[str, float], ...] = ()
 
     def describe(self) -> tuple[str, ...]:
         """The same in plain sentences."""
@@ -99,7 +102,14 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
         consent=model_state.consent,
         word_reports=int(records.read_number(store, "words_sent")),
         kept=len(recent.kept()),
+        pending=tuple((words[word], float(cache.pending[word])) for word in _heaviest(cache.pending)),
     )
+
+
+def _heaviest(weights: NDArray[np.floating]) -> list[int]:
+    """Every listed word with a weight, the heaviest first."""
+    order: list[int] = np.argsort(-weights, kind="stable").tolist()
+    return [word for word in order[: int(np.count_nonzero(weights))] if word]
 
 
 def _number(count: int, noun: str) -> str:

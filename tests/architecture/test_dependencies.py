@@ -18,8 +18,13 @@ DEVICE_LIBRARIES = {
     *("kenlm", "sounddevice", "tuf"),  # extras: imported where they are used, and named when they are missing
 }
 LIBRARIES = {"rescoring": {"numpy"}, "device_sdk/wire": {"numpy", "pydantic"}, "device_sdk": DEVICE_LIBRARIES}
-EXTRAS = {"device_sdk/runtimes/executorch/bindings.py": {"executorch", "torch"}}
-"""The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used."""
+LISTEN = {"starlette", "uvicorn", "wyoming"}
+EXTRAS = {"device_sdk/runtimes/executorch/bindings.py": {"executorch", "torch"}} | {
+    str(path.relative_to(ROOT)): LISTEN
+    for path in (*(ROOT / "device_sdk" / "listen").glob("*.py"), ROOT / "device_sdk" / "commands" / "listen.py")
+}
+"""The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used; and
+the server for clients on the user's own machine."""
 
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
 TORCH = (

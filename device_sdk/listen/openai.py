@@ -1,0 +1,165 @@
+"""The file API that dictation programs know: a recording in, its text out, learned from like any other.
+
+https://platform.openai.com/docs/api-reference/audio/createTranscription"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from device_sdk.audio import SAMPLE_RATE, read_audio
+from device_sdk.device import Device
+from device_sdk.formatting import Cue, cues, srt, webvtt, written_form
+from device_sdk.hypothesis import Result
+from device_sdk.listen.answers import Json, later, log_probability
+from device_sdk.listen.gate import Refused, gate, people, person
+
+FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
+OWNER = "idiolect"
+MODEL = "idiolect"
+"""The model of whoever asks; other models are people."""
+_PROMPT_WORDS = 5
+_CHUNK = SAMPLE_RATE
+
+
+async def get_models(request: Request) -> Response:
+    """A model a person, besides the one of whoever asks."""
+    who = person(request)
+    names = [MODEL, *((who,) if people(request).closed else people(request).names)]
+    return JSONResponse({"object": "list", "data": [_model(name) for name in dict.fromkeys(names)]})
+
+
+def _model(name: str) -> Json:
+    return {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
+
+
+async def post_transcription(request: Request) -> Response:
+    """Fields: file, model, prompt (phrases to expect), response_format, stream, timestamp_granularities[]."""
+    most = gate(request).limits.upload_bytes
+    if int(request.headers.get("content-length", "0") or 0) > most:
+        raise Refused(413, "too_large", f"file: more than {most} bytes", "file")
+    given = await _form(request, most)
+    content, name, text = given.content, given.name, given.text
+    kind = text.get("response_format", "json")
+    if kind not in FORMATS:
+        raise Refused(422, "unknown_format", f"response_format: found {kind[:40]!r}, expected {', '.join(FORMATS)}")
+    model = text.get("model", MODEL)
+    who = person(request, None if model == MODEL or model.startswith(("whisper", "gpt-")) else model)
+    prompt, streamed = text.get("prompt", ""), text.get("stream", "false") == "true"
+    waveform = await run_in_threadpool(read_audio, content, mono=True, name=name)
+    device = await run_in_threadpool(people(request).device, who)
+    utterances = _utterances(device, waveform, _expected(prompt, device))
+    if streamed:
+        return StreamingResponse(_events(utterances, request), media_type="text/event-stream")
+    found = await run_in_threadpool(list, utterances)
+    people(request).wake()
+    return _answer(found, kind, len(waveform) / SAMPLE_RATE, given.words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """content, name: of the file. text: fields by name. words: whether times of words are wanted."""
+
+    content: bytes
+    name: str
+    text: dict[str, str]
+    words: bool
+
+
+async def _form(request: Request, most: int) -> _Form:
+    """Raises :class:`Refused`."""
+    try:
+        async with request.form(max_part_size=most, max_files=1, max_fields=50) as form:
+            given = form.get("file")
+            if not isinstance(given, UploadFile):
+                raise Refused(422, "no_file", "file: found none, expected a recording", "file")
+            text = {name: value for name, value in form.items() if isinstance(value, str)}
+            words = "word" in form.getlist("timestamp_granularities[]")
+            return _Form(await given.read(), (given.filename or "file")[:100], text, words)
+    except HTTPException as error:
+        raise Refused(400, "no_form", f"body: not a form with a file ({error.detail[:100]})") from error
+
+
+def _expected(prompt: str, device: Device) -> list[str]:
+    """The phrases of a prompt, which other models take as text before the recording: what stands between commas, lines
+    and full stops and is short enough to be a name, in letters that the model has."""
+    letters = device.base.tokenizer.letters
+    parts = prompt.replace("\n", ",").replace(".", ",").replace(";", ",").lower().split(",")
+    kept = (" ".join(part.split()) for part in parts)
+    return [part for part in kept if part and len(part.split()) <= _PROMPT_WORDS and letters >= {*part} - {" "}]
+
+
+def _utterances(device: Device, waveform: NDArray[np.float32], expected: Sequence[str]) -> Iterator[Result]:
+    session = device.session(SAMPLE_RATE, hotwords=expected or None)
+    chunks = (waveform[at : at + _CHUNK] for at in range(0, len(waveform), _CHUNK))
+    return (event for event in session.segments(chunks) if isinstance(event, Result))
+
+
+def _answer(found: Sequence[Result], kind: str, seconds: float, words: bool) -> Response:
+    text = " ".join(written_form(each.text) for each in found)
+    match kind:
+        case "text":
+            return PlainTextResponse(f"{text}\n")
+        case "srt":
+            return PlainTextResponse(srt(_cues(found)), media_type="application/x-subrip")
+        case "vtt":
+            return PlainTextResponse(webvtt(_cues(found)), media_type="text/vtt")
+    ids = [each.utterance_id for each in found]
+    if kind == "json":
+        return JSONResponse({"text": text, "utterance_ids": ids})
+    segments = [_segment(number, each) for number, each in enumerate(found)]
+    whole = {"task": "transcribe", "language": "english", "duration": seconds, "text": text, "segments": segments}
+    heard = [word for each in found for word in later(each.nbest[0].words, each.offset)]
+    return JSONResponse(whole | ({"words": heard} if words or not segments else {}) | {"utterance_ids": ids})
+
+
+def _cues(found: Sequence[Result]) -> list[Cue]:
+    words = [
+        replace(word, start=each.offset + word.start, end=each.offset + word.end)
+        for each in found
+        for word in each.nbest[0].words
+    ]
+    return list(cues(words))
+
+
+def _segment(number: int, found: Result) -> Json:
+    best = found.nbest[0]
+    pieces = max(1, len(best.tokens))
+    return {
+        "id": number,
+        "seek": 0,
+        "start": found.offset + (best.words[0].start if best.words else 0.0),
+        "end": found.offset + (best.words[-1].end if best.words else found.seconds),
+        "text": written_form(found.text),
+        "tokens": list(best.tokens),
+        "temperature": 0.0,
+        "avg_logprob": best.scores.acoustic / pieces,
+        "compression_ratio": 1.0,
+        "no_speech_prob": 0.0,
+        "log_probability": log_probability(best.confidence),
+        "utterance_id": found.utterance_id,
+    }
+
+
+async def _events(utterances: Iterator[Result], request: Request) -> AsyncIterator[str]:
+    """Server-sent events: text as utterances end, then all of it."""
+    texts: list[str] = []
+    async for found in iterate_in_threadpool(utterances):
+        delta = f"{' ' if texts else ''}{written_form(found.text)}"
+        texts.append(delta)
+        yield _event({"type": "transcript.text.delta", "delta": delta, "utterance_id": found.utterance_id})
+    people(request).wake()
+    yield _event({"type": "transcript.text.done", "text": "".join(texts)})
+
+
+def _event(data: Json) -> str:
+    return f"data: {json.dumps(data)}\n\n"

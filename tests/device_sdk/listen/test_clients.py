@@ -1,0 +1,183 @@
+"""Unmodified clients hear what a device hears and are learned from; nobody learns from another's words."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import NotFoundError, OpenAI, UnprocessableEntityError
+
+from device_sdk import Bundle, Device
+from device_sdk.formatting import written_form
+from device_sdk.hypothesis import Result
+from tests.device_sdk.listen.clients import (
+    RATE,
+    Messages,
+    by_socket,
+    by_wyoming,
+    heard_as,
+    tell_by_wyoming,
+    texts,
+    wave,
+)
+from tests.device_sdk.listen.servers import Server, listening
+from tests.device_sdk.listen.voices import spoken
+from tests.speech import clips, packaged
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    packaged()
+    with listening(tmp_path_factory.mktemp("listen") / "state", "--no-learn") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> OpenAI:
+    return OpenAI(base_url=f"{server.http}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a device hears of the same samples."""
+    with Device.open(tmp_path_factory.mktemp("device"), bytes(32), Bundle.open()) as device:
+        found = []
+        for clip in clips():
+            session = device.session(RATE)
+            events = [event for event in session.segments([heard_as(clip)]) if isinstance(event, Result)]
+            found.append(" ".join(event.text for event in events))
+        return found
+
+
+def test_every_protocol_hears_what_a_device_hears(server: Server, client: OpenAI, expected: list[str]) -> None:
+    assert sum(map(len, expected)) > 100
+    for number, (clip, text) in enumerate(zip(clips(), expected, strict=True)):
+        person = f"hearer {number}"
+        event = asyncio.run(by_wyoming(server.port, clip, f"{person} one"))
+        assert event.data["text"] == text and event.data["context"]["person"] == f"{person} one"
+        assert texts(asyncio.run(by_socket(server.http, clip, f"{person} two"))) == text
+        found = client.audio.transcriptions.create(model=f"{person} three", file=wave(clip))
+        assert found.text == written_form(text)
+
+
+def test_other_answers_of_the_file_api(server: Server, client: OpenAI, expected: list[str]) -> None:
+    clip, written = clips()[0], written_form(expected[0])
+    ask = client.audio.transcriptions.create
+    plain = ask(model="idiolect", file=wave(clip), response_format="text")
+    assert str(plain).strip() == written
+    verbose = ask(
+        model="whisper-1", file=wave(clip), response_format="verbose_json", timestamp_granularities=["word", "segment"]
+    )
+    assert verbose.text == written and verbose.duration == pytest.approx(len(clip) / RATE, abs=0.01)
+    assert [word.word for word in verbose.words or []] == expected[0].split()
+    starts = [word.start for word in verbose.words or []]
+    assert starts == sorted(starts) and (verbose.segments or [])[0].avg_logprob < 0.0
+    subtitles = str(ask(model="idiolect", file=wave(clip), response_format="srt"))
+    assert "-->" in subtitles and subtitles.startswith("1\n")
+    assert str(ask(model="idiolect", file=wave(clip), response_format="vtt")).startswith("WEBVTT")
+    events = list(ask(model="idiolect", file=wave(clip), stream=True))
+    assert events[-1].type == "transcript.text.done" and events[-1].text == written  # type: ignore[union-attr]
+    assert "".join(event.delta for event in events if event.type == "transcript.text.delta") == written
+    assert "idiolect" in [model.id for model in client.models.list()]
+
+
+def test_what_the_file_api_refuses_is_named(server: Server, client: OpenAI) -> None:
+    ask = client.audio.transcriptions.create
+    with pytest.raises(UnprocessableEntityError, match=r"note\.wav"):
+        ask(model="idiolect", file=("note.wav", b"no audio at all"))
+    with pytest.raises(UnprocessableEntityError, match="response_format: found 'poem'"):
+        ask(model="idiolect", file=wave(clips()[0]), response_format="poem")  # type: ignore[call-overload]
+    with pytest.raises(UnprocessableEntityError, match="person: found 'a/b'"):
+        ask(model="a/b", file=wave(clips()[0]))
+    with pytest.raises(NotFoundError):
+        client.audio.speech.create(model="idiolect", voice="alloy", input="x")
+    headers = {"content-type": "multipart/form-data; boundary=none"}
+    for content, status in ((b"x", 400), (b"", 422), (b"--none--", 422)):
+        found = httpx.post(f"{server.http}/v1/audio/transcriptions", content=content, headers=headers)
+        assert found.status_code == status and found.json()["error"]["message"]
+
+
+def _corrected(http: str, person: str, given: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{http}/v1/feedback", json=given, headers={"X-Idiolect-Person": person}, timeout=60)
+
+
+def test_feedback_names_a_result_of_ones_own(server: Server) -> None:
+    messages = asyncio.run(by_socket(server.http, clips()[1], "ana"))
+    utterance = next(each["id"] for each in messages if each["type"] == "result")
+    refused = _corrected(server.http, "ben", {"id": utterance, "accepted": True})
+    assert refused.status_code == 404 and refused.json()["error"]["code"] == "unknown_utterance"
+    assert _corrected(server.http, "ana", {"id": utterance, "accepted": True}).status_code == 200
+    for wrong, said in (
+        ({"id": utterance}, "expected one of text, accepted, cancelled, slots"),
+        ({"id": utterance, "text": 7}, "text: found int"),
+        ({"id": utterance, "accepted": True, "cancelled": True}, "found accepted, cancelled"),
+        ({"id": utterance, "slots": []}, "slots: expected an object"),
+        ({"text": "x"}, "id: found None"),
+    ):
+        found = _corrected(server.http, "ana", wrong)
+        assert found.status_code == 422 and said in found.json()["error"]["message"], wrong
+    bad = asyncio.run(tell_by_wyoming(server.port, {"id": "none", "person": "ana", "accepted": True}))
+    assert bad.type == "error" and "id: found 'none'" in bad.data["text"]
+
+
+@pytest.mark.parametrize("protocol", ["wyoming", "openai", "socket"])
+def test_wrong_then_corrected_then_right(protocol: str, tmp_path: Path) -> None:
+    """Of each of five voices the first command that is misheard."""
+    packaged()
+    right = list[bool]()
+    with listening(tmp_path / "state") as server:
+        for number, commands in enumerate(spoken()):
+            person = f"{protocol} {number}"
+            for said in commands:
+                first, ids = _say(server, protocol, said.load(), person)
+                if first.lower() not in (said.text, written_form(said.text or "").lower()):
+                    break
+            if protocol == "wyoming":
+                told = asyncio.run(tell_by_wyoming(server.port, {"id": ids[0], "person": person, "text": said.text}))
+                assert told.type == "user-event", told
+            else:
+                assert _corrected(server.http, person, {"id": ids[0], "text": said.text}).status_code == 200
+            _wait_until_learned(server, person)
+            again, _ = _say(server, protocol, said.load(), person)
+            right.append(again.lower() in (said.text, written_form(said.text or "").lower()))
+    assert right == [True] * 5
+
+
+def _wait_until_learned(server: Server, person: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if httpx.get(f"{server.http}/v1/me", headers={"X-Idiolect-Person": person}, timeout=60).json()["steps"]:
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was learned")
+
+
+def _say(server: Server, protocol: str, clip: Any, person: str) -> tuple[str, list[str]]:
+    if protocol == "wyoming":
+        event = asyncio.run(by_wyoming(server.port, clip, person))
+        return event.data["text"], event.data["context"]["utterance_ids"]
+    if protocol == "socket":
+        messages = asyncio.run(by_socket(server.http, clip, person))
+        return texts(messages), [each["id"] for each in messages if each["type"] == "result"]
+    found = OpenAI(base_url=f"{server.http}/v1", api_key="none").audio.transcriptions.create(
+        model=person, file=wave(clip)
+    )
+    return found.text, found.model_extra["utterance_ids"]  # type: ignore[index]
+
+
+def test_nobody_learns_from_anothers_words(server: Server) -> None:
+    async def all_at_once() -> list[Messages]:
+        people = enumerate(clips())
+        return await asyncio.gather(*(by_socket(server.http, clip, f"one of {number}") for number, clip in people))
+
+    together = asyncio.run(all_at_once())
+    alone = [asyncio.run(by_socket(server.http, clip, f"alone {number}")) for number, clip in enumerate(clips())]
+    assert [texts(each) for each in together] == [texts(each) for each in alone]
+    for number, messages in enumerate(together):
+        me = httpx.get(f"{server.http}/v1/me", headers={"X-Idiolect-Person": f"one of {number}"}, timeout=60).json()
+        lists = [each["nbest"] for each in messages if each["type"] == "result"]
+        own = {word for nbest in lists for hypothesis in nbest for word in hypothesis["text"].split()}
+        assert me["utterances"] == len(lists) and {word for word, _ in me["words"]} <= own
