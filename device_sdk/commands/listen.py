@@ -43,6 +43,7 @@ def command(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Wyoming though it has no login.")] = (False),
     learn: Annotated[bool, typer.Option(help="Learn in the background.")] = True,
+    requests_a_minute: Annotated[int, typer.Option(min=1, help="That one address may make.")] = 600,
     key_file: KeyFile = None,
     bundle: BundlePath = None,
 ) -> None:
@@ -70,7 +71,11 @@ def command(
         raise ConfigurationError("--wyoming: has no login, found --tokens; expected --insecure if anybody may speak")
     if wyoming is not None and not insecure and not _wyoming_here(wyoming):
         raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
-    options = {"tls": (certificate, key) if tls else None, "hosts": (host, *(name or ()))}
+    options = {
+        "requests": requests_a_minute,
+        "tls": (certificate, key) if tls else None,
+        "hosts": (host, *(name or ())),
+    }
     phrases = [] if vocabulary is None else vocabulary.read_text("utf-8").splitlines()
     from device_sdk.bundle import Bundle
     from device_sdk.listen.people import People
@@ -100,7 +105,7 @@ async def _serve(
     from device_sdk.listen.gate import Gate, Limits
     from device_sdk.listen.wyoming import Wyoming
 
-    gate = Gate(Limits())
+    gate = Gate(Limits(requests_a_minute=options["requests"]))
     app = create_app(people, gate, page=page, files=files, hosts=[*LOOPBACK, *options["hosts"]])
     certificate, key = options["tls"] or (None, None)
     config = uvicorn.Config(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from device_sdk.listen import feedback, me, openai
-from device_sdk.listen.gate import Endpoint, Gate, Refused, guarded
+from device_sdk.listen.gate import Endpoint, Gate, Refused, failure, guarded
 from device_sdk.listen.live import listen
 from device_sdk.listen.people import People
 
@@ -54,9 +55,8 @@ def create_app(
     routes.append(_route("/v1/{rest:path}", _nothing, "GET", "POST", "PUT", "DELETE"))
     if page:
         routes.append(Mount("/", StaticFiles(directory=PAGE, html=True)))
-    app = Starlette(
-        routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(_Safe)]
-    )
+    known = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    app = Starlette(routes=routes, middleware=[known, Middleware(_Safe)], exception_handlers={HTTPException: _refused})
     app.state.people, app.state.gate = people, gate
     return app
 
@@ -71,6 +71,12 @@ async def _health(_: Request) -> Response:
 
 async def _nothing(request: Request) -> Response:
     raise Refused(404, "no_such_route", f"{request.method} {request.url.path[:80]}: this server has no such route")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """What no route was asked about, in the same form."""
+    assert isinstance(error, HTTPException)
+    return failure(Refused(error.status_code, "refused", f"request: {error.detail}"))
 
 
 class _Safe:
