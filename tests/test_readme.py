@@ -25,6 +25,8 @@ EXAMPLES = {
     "reinforce_weight": (".",),
 }
 """What a block of Python holds -> what it prints."""
+WITH_A_SERVER = "from openai import"
+"""What a block holds that is run in :mod:`tests.device_sdk.listen.test_clients`."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +43,7 @@ def test_the_lines_that_embed_the_sdk(tmp_path: Path, holds: str, printed: tuple
 
 
 def test_every_block_of_python_is_one_that_runs() -> None:
-    assert sorted(blocks("python")) == sorted(block("python", holds) for holds in EXAMPLES)
+    assert sorted(blocks("python")) == sorted(block("python", holds) for holds in (*EXAMPLES, WITH_A_SERVER))
 
 
 def test_a_model_is_imported_by_the_three_commands(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Unmodified clients hear what a device hears and are learned from; nobody learns from another's words."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import soundfile
 from openai import NotFoundError, OpenAI, UnprocessableEntityError
 
 from device_sdk import Bundle, Device
@@ -25,6 +28,7 @@ from tests.device_sdk.listen.clients import (
 )
 from tests.device_sdk.listen.servers import Server, listening
 from tests.device_sdk.listen.voices import spoken
+from tests.pages import block
 from tests.speech import clips, packaged
 
 
@@ -82,6 +86,13 @@ def test_other_answers_of_the_file_api(server: Server, client: OpenAI, expected:
     assert events[-1].type == "transcript.text.done" and events[-1].text == written  # type: ignore[union-attr]
     assert "".join(event.delta for event in events if event.type == "transcript.text.delta") == written
     assert "idiolect" in [model.id for model in client.models.list()]
+
+
+def test_the_lines_of_the_page_run(server: Server, tmp_path: Path) -> None:
+    lines = block("python", "from openai import").replace("http://127.0.0.1:8765", server.http)
+    soundfile.write(tmp_path / "note.wav", clips()[0], RATE)
+    done = subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and len(done.stdout.split()) > 3, done.stderr
 
 
 def test_what_the_file_api_refuses_is_named(server: Server, client: OpenAI) -> None:
