@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -22,6 +22,7 @@ from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, RecognitionSession, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.decoding.session import SessionHost, recognize_whole
+from device_sdk.enrolment import MOST, PHRASES, Enrolling, Enrolment, chosen
 from device_sdk.errors import (
     CheckInError,
     ConfigurationError,
@@ -242,6 +243,15 @@ class Device:
             with self._guard:
                 return replace(report, lost=self._kept.lost())
 
+    def enrolment(self, phrases: Iterable[str] | None = None, most: int = MOST) -> Enrolment:
+        """A reading aloud of at most so many phrases, which teaches a voice or a microphone at once: see
+        :mod:`device_sdk.enrolment`. phrases: what is read; by default sentences of a home that hold all sounds, with
+        the names of the vocabulary among them. LearningError: the settings or the user do not allow learning."""
+        if not (self.settings.learn and self.consent.learning):
+            raise LearningError('enrolment: needs learning: DeviceSettings(learn=True) and device.agree("learning")')
+        names = [each.phrase for each in self.vocabulary.list()]
+        return Enrolment(self._enrolling(), chosen(PHRASES, names, most) if phrases is None else phrases, most)
+
     def remembered(self) -> tuple[Remembered, ...]:
         """Which utterances are in memory, and of these on the disk, and for how long; not what was said in them."""
         self._check_open()
@@ -417,13 +427,35 @@ class Device:
     def _recognizer(self) -> Recognizer:
         """The recognizer of the local weights, built again only after they changed."""
         with self._guard:
-            base, student = self._model_state.base, self._model_state.student
+            student = self._model_state.student
             if self._loaded is None or self._loaded[0] is not student:
-                if student.steps or student.start is not None:
-                    base = base.with_weights(student.weights, f"{base.version}+{student.steps}")
-                transducer = self.settings.engine().transducer(base)
-                self._loaded = student, Recognizer(base, self.settings.decoding, self._rescore, transducer=transducer)
+                self._loaded = student, self._opened(student)
             return self._loaded[1]
+
+    def _opened(self, student: Student) -> Recognizer:
+        base = self._model_state.base
+        if student.steps or student.start is not None:
+            base = base.with_weights(student.weights, f"{base.version}+{student.steps}")
+        transducer = self.settings.engine().transducer(base)
+        return Recognizer(base, self.settings.decoding, self._rescore, transducer=transducer)
+
+    def _enrolling(self) -> Enrolling:
+        opened = lru_cache(1)(lambda: self._opened(begun))
+        begun = self.student
+
+        def hear(audio: Audio, rate: int, now: bool = True) -> str:
+            recognizer = self._recognizer() if now else opened()
+            return recognizer.recognize(audio, rate, hotwords=self._expect(None)).text
+
+        def learn(result: Result, signal: Signal) -> None:
+            self.feedback(result, signal)
+            self.learn()
+
+        def restore() -> None:
+            with self._working, self._guard:
+                self._model_state.commit(begun)
+
+        return Enrolling(self.recognize, hear, learn, restore)
 
     def _expect(self, given: Hotwords | None) -> Hotwords | None:
         with self._guard:

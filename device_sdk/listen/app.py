@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from device_sdk.listen import feedback, me, openai
+from device_sdk.listen import feedback, me, openai, reading
 from device_sdk.listen.gate import Endpoint, Gate, Refused, failure, guarded
 from device_sdk.listen.live import listen
 from device_sdk.listen.people import People
@@ -44,6 +44,7 @@ def create_app(
         _route("/v1/me/vocabulary", me.vocabulary, "GET", "POST", "DELETE"),
         _route("/v1/me/vocabulary/undo", me.undo, "POST"),
         _route("/v1/me/forget", me.forget, "POST"),
+        _route("/v1/me/enrolment", reading.enrolment, "GET", "POST", "PUT", "DELETE"),
         _route("/health", _health, "GET"),
         WebSocketRoute("/v1/listen", listen),
     ]

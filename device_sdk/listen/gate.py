@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
+from device_sdk.audio import check_sample_rate
 from device_sdk.errors import (
     AudioError,
     ConfigurationError,
@@ -130,6 +131,14 @@ def person(connection: HTTPConnection, name: str | None = None) -> str:
     given = token.strip() if scheme.lower() == "bearer" else connection.query_params.get("token")
     asked = name or connection.query_params.get("person") or connection.headers.get("x-idiolect-person")
     return people(connection).who(given or None, asked or None)
+
+
+def rate(connection: HTTPConnection) -> int:
+    """Of samples, Hz, as the query says. Raises :class:`Refused`, AudioError."""
+    given = connection.query_params.get("rate", "16000")
+    if not given.isascii() or not given.isdigit() or len(given) > 7:
+        raise Refused(422, "no_rate", f"rate: found {given[:20]!r}, expected Hz", "rate")
+    return check_sample_rate(int(given), "rate")
 
 
 async def body(request: Request) -> dict[str, Any]:

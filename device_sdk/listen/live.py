@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from device_sdk.audio import check_sample_rate
 from device_sdk.errors import AudioError, IdiolectError
 from device_sdk.hypothesis import Result
 from device_sdk.listen import answers
 from device_sdk.listen.feedback import tell
-from device_sdk.listen.gate import Refused, gate, people, person, problem
+from device_sdk.listen.gate import Refused, gate, people, person, problem, rate
 
 _LARGEST = 1 << 20  # bytes of a frame
 _BACKLOG = 64  # frames that wait to be heard
@@ -39,7 +38,7 @@ async def listen(socket: WebSocket) -> None:
     try:
         gate(socket).ask(socket.client.host if socket.client else "")
         who = person(socket)
-        rate = check_sample_rate(_rate(socket), "rate")
+        given = rate(socket)
         if gate(socket).live >= gate(socket).limits.sessions:
             raise Refused(503, "busy", f"{gate(socket).limits.sessions} are listened to already; try again later")
     except IdiolectError as error:
@@ -47,7 +46,7 @@ async def listen(socket: WebSocket) -> None:
         return
     gate(socket).live += 1
     try:
-        await _Conversation(socket, who, rate).run()
+        await _Conversation(socket, who, given).run()
     except (WebSocketDisconnect, TimeoutError, RuntimeError):
         pass  # it is gone, or too slow: nobody else waits for it
     except IdiolectError as error:
@@ -131,13 +130,6 @@ class _Conversation:
     async def _say(self, message: dict[str, Any]) -> None:
         async with asyncio.timeout(_SEND_SECONDS):
             await self._socket.send_text(json.dumps(message))
-
-
-def _rate(socket: WebSocket) -> int:
-    given = socket.query_params.get("rate", "16000")
-    if not given.isascii() or not given.isdigit() or len(given) > 7:
-        raise Refused(422, "no_rate", f"rate: found {given[:20]!r}, expected Hz", "rate")
-    return int(given)
 
 
 def _samples(content: bytes) -> NDArray[np.int16]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from device_sdk.device import Device
+from device_sdk.enrolment import Enrolment
 from device_sdk.errors import ConfigurationError, IdiolectError
 from device_sdk.profiles import Profiles
 
@@ -44,6 +45,7 @@ class People:
         for name in {EVERYBODY, *self._tokens.values()}:
             _checked(name)
         self._opening, self._ready = threading.Lock(), set[str]()
+        self.readings: dict[str, Enrolment] = {}
         self._wake, self._stop = threading.Event(), threading.Event()
         self._names = dict.fromkeys((*self._tokens.values(), *profiles.names()))
         self._thread = threading.Thread(target=self._learn_on, name="idiolect-listen-learns", daemon=True)
@@ -85,6 +87,7 @@ class People:
     def forget(self, person: str) -> None:
         """Everything of a person."""
         device = self.device(person)
+        self.readings.pop(person, None)
         device.forget()
         device.vocabulary.add_all(self._expected, "home")
 

@@ -1,5 +1,5 @@
-import { Listener } from "./listener.js";
-import { ask, person, setPerson } from "./server.js";
+import { Listener, Recorder } from "./listener.js";
+import { ask, person, send, setPerson } from "./server.js";
 
 const at = (id) => document.getElementById(id);
 const make = (tag, properties = {}, ...children) => {
@@ -208,6 +208,51 @@ at("who").addEventListener("submit", careful(async (event) => {
   await listener.stop();
   setPerson(event.target.person.value.trim(), event.target.token.value);
   await refresh();
+}));
+
+// Reading aloud.
+
+const recorder = new Recorder();
+
+function showReading({ phrase, read, most, stopped }) {
+  at("phrase").textContent = phrase ? `${read + 1} of ${most}: “${phrase}”` : "";
+  at("begin-reading").hidden = true;
+  at("read").hidden = !phrase;
+  at("end-reading").hidden = false;
+  if (!phrase) endReading(stopped);
+}
+
+const endReading = careful(async () => {
+  const found = await ask("DELETE", "/v1/me/enrolment");
+  for (const id of ["read", "end-reading"]) at(id).hidden = true;
+  at("begin-reading").hidden = false;
+  at("phrase").textContent = "";
+  const points = (share) => Math.round(100 * share);
+  const interval = `${points(found.low)} to ${points(found.high)} points`;
+  const what = found.kept ? "What it learned is kept." : "It did not help, and was taken back.";
+  at("reading-report").textContent = `${found.phrases} phrases; of ${found.aside} kept aside ${points(found.before)} % of the words were wrong before, ${points(found.after)} % after (${interval}). ${what}`;
+  await refresh();
+});
+
+at("begin-reading").addEventListener("click", careful(async () => showReading(await ask("POST", "/v1/me/enrolment"))));
+at("end-reading").addEventListener("click", () => endReading());
+at("read").addEventListener("click", careful(async () => {
+  const button = at("read");
+  if (!recorder.on) {
+    await recorder.start();
+    button.setAttribute("aria-pressed", "true");
+    button.textContent = "Done";
+    return;
+  }
+  const { samples, rate } = await recorder.stop();
+  button.setAttribute("aria-pressed", "false");
+  button.textContent = "Read this";
+  button.disabled = true;
+  try {
+    showReading(await send("PUT", `/v1/me/enrolment?rate=${rate}`, samples));
+  } finally {
+    button.disabled = false;
+  }
 }));
 
 at("who").person.value = person().name;

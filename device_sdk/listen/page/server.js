@@ -9,11 +9,14 @@ export function setPerson(name, token) {
   localStorage.setItem(KEY, name);
 }
 
-export async function ask(method, path, body) {
-  const headers = { "content-type": "application/json" };
+export const ask = (method, path, body) =>
+  send(method, path, body === undefined ? undefined : JSON.stringify(body), "application/json");
+
+export async function send(method, path, body, kind = "application/octet-stream") {
+  const headers = { "content-type": kind };
   if (own.name) headers["x-idiolect-person"] = own.name;
   if (own.token) headers.authorization = `Bearer ${own.token}`;
-  const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const answer = await fetch(path, { method, headers, body });
   const found = await answer.json();
   if (!answer.ok) throw Object.assign(new Error(found.error?.message ?? answer.statusText), { status: answer.status });
   return found;

@@ -142,6 +142,19 @@ def test_vocabulary_consent_next_report_and_forget(page: Any, server: Server) ->
     assert page.locator("#vocabulary li").count() == 0 and page.locator("#results > li").count() == 0
 
 
+def test_reading_aloud(page: Any) -> None:
+    _as(page, "gil")
+    page.get_by_role("button", name="Begin").click()
+    for number in range(1, 4):
+        page.get_by_text(f"{number} of 30:").wait_for(timeout=30_000)
+        page.get_by_role("button", name="Read this").click()
+        page.wait_for_timeout(600)
+        page.get_by_role("button", name="Done").click()
+    page.get_by_text("4 of 30:").wait_for(timeout=30_000)
+    page.get_by_role("button", name="End").click()
+    page.get_by_text("3 phrases; of 1 kept aside").wait_for(timeout=30_000)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_it_fits_and_axe_finds_nothing(browser: Any, server: Server, scheme: str, width: int, tmp_path: Path) -> None:
