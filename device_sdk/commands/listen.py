@@ -118,6 +118,7 @@ async def _serve(
         ws_max_size=1 << 20,
         limit_concurrency=256,
         timeout_keep_alive=30,
+        timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)
     config.load()
