@@ -79,9 +79,12 @@ def command(
     phrases = [] if vocabulary is None else vocabulary.read_text("utf-8").splitlines()
     from device_sdk.bundle import Bundle
     from device_sdk.listen.people import People
+    from device_sdk.listen.wyoming import place_of
     from device_sdk.profiles import Profiles
     from device_sdk.settings import DeviceSettings
 
+    if wyoming is not None:
+        place_of(wyoming)
     settings = DeviceSettings(keep_corrected=True)
     exists = state.is_dir() and any(state.iterdir())
     profiles = Profiles(state, state_key(key_file, exists=exists), Bundle.open(bundle), settings)

@@ -22,6 +22,8 @@ LEARN_SECONDS = 20.0
 """Of learning at a time, so that nobody waits for another for long."""
 PAUSE = 10.0
 """Seconds after which what has no feedback yet, or was only edited, is looked at again."""
+MOST = 100
+"""People of one server: each has a device in memory."""
 _NAME = re.compile(r"[\w .'-]{1,60}")
 
 
@@ -75,8 +77,10 @@ class People:
         raise UnknownPerson("token: found none that this server knows; give one as 'Authorization: Bearer TOKEN'")
 
     def device(self, person: str) -> Device:
-        """Of a person, as new where there was none."""
+        """Of a person, as new where there was none. Raises ConfigurationError beyond :data:`MOST` people."""
         with self._opening:
+            if person not in self._names and len(self._names) >= MOST:
+                raise ConfigurationError(f"person: found {MOST} people already, expected one of them")
             device = self._profiles[person]
             if person not in self._ready:
                 self._ready.add(person)

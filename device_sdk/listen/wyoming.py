@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,12 +61,10 @@ class Wyoming:
     async def start(self, uri: str) -> str:
         """Listens at ``tcp://HOST:PORT`` or ``unix://PATH``; returns where, with the port that was free for 0. Raises
         ConfigurationError for any other."""
-        place = urlsplit(uri)
-        if place.scheme == "unix" and place.path:
+        place = place_of(uri)
+        if place.scheme == "unix":
             self._server = await asyncio.start_unix_server(self._met, place.path, limit=_LINE)
             return uri
-        if place.scheme != "tcp" or place.hostname is None or place.port is None:
-            raise ConfigurationError(f"--wyoming: found {uri!r}, expected tcp://HOST:PORT, unix://PATH or stdio://")
         self._server = await asyncio.start_server(self._met, place.hostname, place.port, limit=_LINE)
         return f"tcp://{place.hostname}:{self._server.sockets[0].getsockname()[1]}"
 
@@ -90,6 +88,16 @@ class Wyoming:
             pass  # it is gone, or too slow
         finally:
             writer.close()
+
+
+def place_of(uri: str) -> SplitResult:
+    """Raises ConfigurationError for what is no place to listen at."""
+    place = urlsplit(uri)
+    port = place.port if place.scheme == "tcp" else None
+    known = {"tcp": place.hostname is not None and port is not None, "unix": bool(place.path), "stdio": True}
+    if not known.get(place.scheme, False):
+        raise ConfigurationError(f"--wyoming: found {uri!r}, expected tcp://HOST:PORT, unix://PATH or stdio://")
+    return place
 
 
 class _Client:

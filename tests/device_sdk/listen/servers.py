@@ -46,7 +46,10 @@ def listening(state: Path, *options: str, bundle: Path | None = None) -> Iterato
         "--page",
         "--openai",
     ]
-    command += [] if "--wyoming" in options else ["--wyoming", "tcp://127.0.0.1:0"]
+    if "--no-wyoming" in options:
+        options = tuple(each for each in options if each != "--no-wyoming")
+    else:
+        command += ["--wyoming", "tcp://127.0.0.1:0"]
     command += [*options, *(() if bundle is None else ("--bundle", str(bundle)))]
     own = {**os.environ, "IDIOLECT_STATE_KEY": "11" * 32, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True)
