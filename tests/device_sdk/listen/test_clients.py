@@ -1,6 +1,7 @@
 """Unmodified clients hear what a device hears and are learned from; nobody learns from another's words."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from tests.device_sdk.listen.clients import (
 from tests.device_sdk.listen.servers import Server, listening
 from tests.device_sdk.listen.voices import spoken
 from tests.pages import block
-from tests.speech import clips, packaged
+from tests.speech import Float, clips, needs_data, packaged
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +193,27 @@ def test_nobody_learns_from_anothers_words(server: Server) -> None:
         lists = [each["nbest"] for each in messages if each["type"] == "result"]
         own = {word for nbest in lists for hypothesis in nbest for word in hypothesis["text"].split()}
         assert me["utterances"] == len(lists) and {word for word, _ in me["words"]} <= own
+
+
+@pytest.mark.data
+@needs_data
+def test_twelve_people_at_once_hear_what_a_device_each_hears(server: Server, tmp_path: Path) -> None:
+    """Coffee orders of twelve people, three each: what one says changes nothing for another."""
+    from server.lab.corpora import open_corpus
+
+    corpus = open_corpus(f"barista:{os.environ['IDIOLECT_DATA']}/barista", ("devices", "heldout"))
+    said = {name: [one.load() for one in corpus.of_speakers(name).utterances[:3]] for name in corpus.speakers[:12]}
+    assert len(said) == 12
+
+    async def person(name: str, clips: list[Float]) -> list[str]:
+        return [texts(await by_socket(server.http, clip, f"order {name}")) for clip in clips]
+
+    async def everybody() -> list[list[str]]:
+        return await asyncio.gather(*(person(name, clips) for name, clips in said.items()))
+
+    together = dict(zip(said, asyncio.run(everybody()), strict=True))
+    for name, recordings in said.items():
+        with Device.open(tmp_path / name, bytes(32), Bundle.open()) as device:
+            for clip, text in zip(recordings, together[name], strict=True):
+                events = device.session(RATE).segments([heard_as(clip)])
+                assert " ".join(event.text for event in events if isinstance(event, Result)) == text, name
