@@ -16,6 +16,7 @@ from device_sdk.errors import ConfigurationError
 def command(
     name: Annotated[str | None, typer.Argument(help="Which benchmark to run; all are listed without one.")] = None,
     bundle: Annotated[Path | None, typer.Option(help="A bundle to measure, for benchmarks that take one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="What is drawn, for benchmarks that draw.")] = None,
     json_: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -31,9 +32,11 @@ def command(
     if name not in benchmarks:
         raise ConfigurationError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks) or '(none)'}")
     benchmark = load(benchmarks[name])
-    if bundle is not None and "bundle" not in signature(benchmark).parameters:
-        raise ConfigurationError(f"--bundle: benchmark {name!r} measures no bundle; leave it out")
-    report = as_json(name, benchmark() if bundle is None else benchmark(bundle))
+    given = {"bundle": bundle, "seed": seed}
+    chosen = {option: value for option, value in given.items() if value is not None}
+    for option in chosen.keys() - signature(benchmark).parameters.keys():
+        raise ConfigurationError(f"--{option}: benchmark {name!r} takes no {option}; leave it out")
+    report = as_json(name, benchmark(**chosen))
     if not deliver(report, json_, output):
         _print_table(report)
     if any(figure["holds"] is False for figure in report["figures"]):

@@ -68,7 +68,7 @@ class _Conversation:
         device = await run_in_threadpool(self._people.device, self._who)
         session = device.session(self._rate)
         await self._say({"type": "ready", "rate": self._rate, "person": self._who})
-        receiving = asyncio.create_task(self._receive())
+        receiving = asyncio.create_task(self._received())
         try:
             while not self._over:
                 async for event in session.stream(self._utterance()):
@@ -97,11 +97,16 @@ class _Conversation:
                 raise frame
             yield frame
 
+    async def _received(self) -> None:
+        """All frames; however the client leaves, the conversation is over then."""
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+            await self._receive()
+        await self._frames.put(None)
+
     async def _receive(self) -> None:
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
-                await self._frames.put(None)
                 return
             try:
                 if message.get("bytes") is not None:

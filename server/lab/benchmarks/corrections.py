@@ -23,7 +23,7 @@ from device_sdk.personalization.vocabulary import differences
 from server.lab.corpora import SAMPLE_RATE, Waveform, open_corpus
 from server.lab.corpora.grammar import sample
 from server.lab.corpora.made import Person, draw_people, say
-from server.lab.corpora.names import draw_names
+from server.lab.corpora.names import draw_names, neighbours
 from server.lab.corpora.roles import UNHEARD, card_voices, scoring
 
 PEOPLE, NAMES, EACH, REAL = 10, 4, 36, 18
@@ -32,6 +32,7 @@ CARRIERS = (
     *("send a message to {}", "i want to talk to {}", "make a video call to {}", "did {} call me today"),
     *("read the last message from {}", "let me speak to {}"),
 )
+CONTACTS, PAIRS, PLAIN = 1_000, 40, 20
 WAYS = ("frozen", "vocabulary", "learning", "both", "text replacement", "hotwords")
 _SAMPLES = 2000
 
@@ -166,15 +167,63 @@ def _wrong(truth: str, heard: str) -> tuple[list[str], list[bool], int]:
     return words, wrong, aligned.insertions
 
 
-def benchmark(bundle: Path | None = None) -> list[Figure]:
-    """Recurrence, harm and names by vocabulary, by learning, by both, and by what others do."""
+def benchmark(bundle: Path | None = None, seed: int = 1) -> list[Figure]:
+    """Recurrence, harm and names by vocabulary, by learning, by both, and by what others do; what a thousand contacts
+    and names that are near cost. seed: another draws other names and made voices."""
     opened = Bundle.open(bundle)
-    people, tallies = [*users(opened), *real_users(opened)], dict[str, list[Tally]]()
+    people, tallies = [*users(opened, seed), *real_users(opened)], dict[str, list[Tally]]()
     frozen = [replay(user, opened, "frozen") for user in people]
     for way in WAYS:
         heard = frozen if way == "frozen" else [replay(user, opened, way) for user in people]
         tallies[way] = [tally(*each) for each in zip(people, heard, frozen, strict=True)]
-    return list(figures(tallies))
+    return [*figures(tallies), *crowd(opened, seed)]
+
+
+def crowd(bundle: Bundle, seed: int) -> Iterator[Figure]:
+    """Of commands without a name what a vocabulary of :data:`CONTACTS` costs; of names that people have all the time
+    what near ones in the vocabulary cost."""
+    generator = np.random.default_rng([seed, 26])
+    people, pairs = draw_people("devices", PEOPLE, seed=seed), neighbours(bundle.words, PAIRS, generator)
+    plain = [_command(person, generator, place) for place in range(PLAIN) for person in people]
+    near = [_named(people[place % PEOPLE], known, generator, place) for place, (known, _) in enumerate(pairs)]
+    contacts = [*draw_names(bundle.words, CONTACTS - PAIRS, generator), *(other for _, other in pairs)]
+    heard = [[_errors(said, device) for said in (plain, near)] for device in _before_and_with(bundle, contacts)]
+    rates = [100 * sum(wrong for wrong, _, _ in side[0]) / sum(words for _, words, _ in side[0]) for side in heard]
+    title = f"commands without a name, {CONTACTS} contacts"
+    yield Figure(title, "points", rates[1] - rates[0], target=0.3, lower_is_better=True)
+    right = [100 * float(np.mean([found for *_, found in side[1]])) for side in heard]
+    title = f"names with a near one among the contacts ({right[0]:.0f} % right without)"
+    yield Figure(title, "points", right[1] - right[0], target=-5.0)
+
+
+def _before_and_with(bundle: Bundle, contacts: Sequence[str]) -> Iterator[Device]:
+    """A device that knows nobody, and one that knows all of them; neither learns."""
+    settings = DeviceSettings(learn=False, use_marginals=True)
+    for known in ([], contacts):
+        with TemporaryDirectory() as folder, Device.open(folder, bytes(32), bundle, settings) as device:
+            device.withdraw("counting")
+            device.vocabulary.add_all(known, "contact")
+            yield device
+
+
+def _errors(said: Sequence[Said], device: Device) -> list[tuple[int, int, bool]]:
+    """(wrong words, words, whether the name was heard) of each."""
+    found = []
+    for one in said:
+        words, wrong, inserted = _wrong(one.text, device.recognize(one.load(), SAMPLE_RATE).text)
+        missed = any(bad and word == one.name for word, bad in zip(words, wrong, strict=True))
+        found.append((sum(wrong) + inserted, len(words), not missed))
+    return found
+
+
+def _command(person: Person, generator: np.random.Generator, place: int) -> Said:
+    text = sample(generator, "heldout", person.profile).text
+    return Said(text, lambda: say(text, person, [place, 26]))
+
+
+def _named(person: Person, name: str, generator: np.random.Generator, place: int) -> Said:
+    text = CARRIERS[generator.integers(len(CARRIERS))].format(name)
+    return Said(text, lambda: say(text, person, [place, 27]), name)
 
 
 def figures(tallies: Mapping[str, Sequence[Tally]]) -> Iterator[Figure]:

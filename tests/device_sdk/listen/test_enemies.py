@@ -65,7 +65,7 @@ def _requests(server: Server, count: int, rng: random.Random) -> Counter[int]:
                 headers["content-type"] = "multipart/form-data; boundary=x"
                 content = b"--x\r\n" + content
             if rng.random() < 0.1:
-                headers["authorization"] = "Bearer " + "t" * rng.randrange(99)
+                headers["authorization"] = "Bearer " + "t" * rng.randrange(1, 99)
             answer = http.request(method, path, content=content, headers=headers)
             found[answer.status_code] += 1
             if answer.status_code >= 400 and path.startswith("/v1/"):
