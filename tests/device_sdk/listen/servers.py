@@ -61,4 +61,4 @@ def listening(state: Path, *options: str, bundle: Path | None = None) -> Iterato
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            assert process.wait(60) == 0

@@ -97,3 +97,16 @@ def test_what_would_be_no_secret_is_refused(tmp_path: Path, options: list[str], 
     own = {"PATH": "/usr/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_client_at_standard_streams(tmp_path: Path, tiny_bundle) -> None:
+    packaged()
+    command = [sys.executable, "-m", "device_sdk.cli", "listen", "--state", str(tmp_path / "state"), "--port", "0"]
+    command += ["--wyoming", "stdio://", "--bundle", str(tiny_bundle.path)]
+    own = {"PATH": "/usr/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    asked = json.dumps({"type": "describe"}).encode() + b"\n"
+    done = subprocess.run(command, input=asked, cwd=tmp_path, env=own, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    head, _, rest = done.stdout.partition(b"\n")
+    size = json.loads(head)["data_length"]
+    assert json.loads(head)["type"] == "info" and json.loads(rest[:size])["asr"][0]["name"] == "idiolect"
