@@ -67,13 +67,15 @@ def _command(function: Callable[..., Said]) -> None:
 @_command
 def status(opened: Opening, state: Path) -> Said:
     """Show what is remembered, what was learned, what the user agreed to, and what reports have cost of privacy."""
+    from device_sdk.privacy.spending import stated
+
     with opened() as device:
         learned, remembered, spent = device.learned(), device.remembered(), device.spent()
     lines = list(learned.describe())
     for each in remembered:
         fate = "corrected" if each.feedback else "heard"
         lines.append(f"{each.utterance_id}  {fate}, on the disk for {_duration(each.seconds_left)} at most")
-    lines += [f"spent on {stream}: epsilon {epsilon:.3g}" for stream, epsilon in spent.items()]
+    lines += [f"spent on {stream}: epsilon {stated(epsilon)}" for stream, epsilon in spent.items()]
     return {"learned": asdict(learned), "remembered": [asdict(each) for each in remembered], "spent": spent}, lines
 
 

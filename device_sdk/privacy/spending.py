@@ -88,6 +88,18 @@ def epsilon_of(spent: Spent, delta: float) -> float:
     return max(0.0, min(simple, *converted))
 
 
+LARGEST_STATED = 100.0
+"""Above it an epsilon bounds nothing that anybody would call privacy."""
+
+
+def stated(epsilon: float | str) -> str:
+    """As people are told: ``none`` where nothing is bounded, or as good as nothing."""
+    value = float(epsilon)
+    if value <= LARGEST_STATED:
+        return f"{value:.4g}"
+    return f"none ({'infinite' if math.isinf(value) else f'{value:.2g}'})"
+
+
 _NO_BOUND = Spent(math.inf, 0.0, (math.inf,) * len(ORDERS))
 
 

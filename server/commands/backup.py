@@ -15,6 +15,7 @@ import typer
 
 from device_sdk.commands.output import AsJson, deliver
 from device_sdk.commands.secrets import holds_password, keep_from_process_list
+from device_sdk.privacy.spending import stated
 
 if TYPE_CHECKING:
     from server.backup import Backup, Track
@@ -84,7 +85,7 @@ def restore(
     _say(found, f"restored from {file}", as_json)
     if found.fence is not None and not as_json:
         fence = found.fence
-        charged = ", ".join(f"{stream} epsilon {epsilon:.4g}" for stream, epsilon in fence.epsilon.items())
+        charged = ", ".join(f"{stream} epsilon {stated(epsilon)}" for stream, epsilon in fence.epsilon.items())
         typer.echo(
             f"every device is charged for {fence.rounds} rounds that may have come after the backup "
             f"({charged or 'nothing'}); {len(fence.abandoned)} rounds that were under way are abandoned"

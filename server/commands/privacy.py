@@ -11,6 +11,7 @@ import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.privacy.spending import stated
 from server.commands.operators import Answer, command, finite, show
 from server.operators.client import OperatorClient
 
@@ -39,7 +40,7 @@ def _show_books(books: dict[str, Any], devices: bool) -> None:
         facts = [
             ("epsilon of a user", _level(line["epsilon"], line["delta"])),
             ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
-            *([("epsilon of one count", _number(one))] if one is not None else []),
+            *([("epsilon of one count", stated(one))] if one is not None else []),
             ("cap", _number(books["caps"][stream])),
             *((name, line[name]) for name in ("rounds", "devices", "adjacency")),
             ("", line["utterance_adjacency"]),
@@ -173,7 +174,7 @@ def audit(
 
 def _show_rows(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
     """columns: what stands above each -> the field of a row that it shows."""
-    show(title, tuple(columns), [[_cell(row[name]) for name in columns.values()] for row in rows])
+    show(title, tuple(columns), [[_cell(name, row[name]) for name in columns.values()] for row in rows])
 
 
 def _print_terms() -> None:
@@ -181,7 +182,13 @@ def _print_terms() -> None:
         typer.echo(f"{name.replace('_', ' ')}: {term}")
 
 
-def _cell(value: float | str | None) -> str | None:
+def _number(value: float | str) -> str:
+    return "infinite" if value == "Infinity" else f"{float(value):.4g}"
+
+
+def _cell(name: str, value: float | str | None) -> str | None:
+    if isinstance(value, float) and name.endswith("epsilon"):
+        return stated(value)
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else value
@@ -198,8 +205,4 @@ def _numbers(text: str, name: str) -> list[float]:
 
 
 def _level(epsilon: float | str, delta: float | str) -> str:
-    return f"{_number(epsilon)} at delta {_number(delta)}" if float(delta) else _number(epsilon)
-
-
-def _number(value: float | str) -> str:
-    return "infinite" if value == "Infinity" else f"{float(value):.4g}"
+    return f"{stated(epsilon)} at delta {float(delta):.4g}" if float(delta) else stated(epsilon)

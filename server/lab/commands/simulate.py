@@ -11,6 +11,7 @@ import typer
 
 from device_sdk.commands.output import deliver, print_table, write_file
 from device_sdk.errors import ConfigurationError
+from device_sdk.privacy.spending import stated
 from server.lab.commands.shared import read_numbers
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ def told(document: dict[str, Any]) -> str:
 
 def _remarks(document: dict[str, Any]) -> Iterator[str]:
     for stream, entry in document["epsilon"].items():
-        value = entry["epsilon"]
-        shown = value if isinstance(value, str) else f"{value:.4g}"
+        shown = stated(entry["epsilon"])
         if entry.get("delta"):
             shown += f" at delta {entry['delta']:g}"
         adjacency, trust = (entry[key].partition(":")[0] for key in ("adjacency", "trust_model"))

@@ -1,6 +1,5 @@
 """`report.html`: the whole simulation on one self-contained page."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -9,6 +8,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from device_sdk.privacy.spending import LARGEST_STATED
 from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate, spread
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
@@ -108,7 +108,7 @@ def _spent(document: dict[str, Any]) -> Charts:
 
 
 def _is_unbounded(value: Any) -> bool:
-    return isinstance(value, str) or not math.isfinite(value)
+    return not float(value) <= LARGEST_STATED
 
 
 def _on_device(document: dict[str, Any]) -> Charts:

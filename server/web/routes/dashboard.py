@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from device_sdk.privacy.spending import stated
 from server.operators.accounts import BOOTSTRAP, Operator, Role, find_operator, record
 from server.problems import Refusal
 from server.web.bodies import body_reader, service
@@ -203,7 +204,14 @@ def style() -> str:
 def _environment() -> Environment:
     loader, strict = PackageLoader("server.web.dashboard"), StrictUndefined
     environment = Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"moment": _moment, "number": _number, "span": _span, "size": _size, "machine": _machine}
+    environment.filters |= {
+        "moment": _moment,
+        "number": _number,
+        "epsilon": stated,
+        "span": _span,
+        "size": _size,
+        "machine": _machine,
+    }
     return environment
 
 

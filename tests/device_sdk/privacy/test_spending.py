@@ -6,7 +6,7 @@ import pytest
 
 from device_sdk import ConfigurationError, OfferBounds
 from device_sdk.privacy.gaussian import gaussian_epsilon
-from device_sdk.privacy.spending import Spent, cost_of, epsilon_of
+from device_sdk.privacy.spending import Spent, cost_of, epsilon_of, stated
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 
 DELTA = 1e-6
@@ -79,3 +79,12 @@ def test_it_is_kept_and_taken_back() -> None:
 def test_impossible_bounds_are_named(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=r"bounds\..*" + next(iter(changes))):
         OfferBounds(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"),
+    [(0.0, "0"), (3.4762, "3.476"), (100.0, "100"), (100.1, "none (1e+02)"), (8e8, "none (8e+08)")]
+    + [(math.inf, "none (infinite)"), ("Infinity", "none (infinite)")],
+)
+def test_what_bounds_nothing_is_called_none(epsilon: float | str, said: str) -> None:
+    assert stated(epsilon) == said
