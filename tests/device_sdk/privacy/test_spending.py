@@ -83,8 +83,10 @@ def test_impossible_bounds_are_named(changes: dict[str, float]) -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "said"),
-    [(0.0, "0"), (3.4762, "3.476"), (100.0, "100"), (100.1, "none (1e+02)"), (8e8, "none (8e+08)")]
-    + [(math.inf, "none (infinite)"), ("Infinity", "none (infinite)")],
+    [
+        *((0.0, "0"), (3.4762, "3.476"), (100.0, "100"), (100.1, "none (1e+02)"), (8e8, "none (8e+08)")),
+        *((math.inf, "none (infinite)"), ("Infinity", "none (infinite)")),
+    ],
 )
 def test_what_bounds_nothing_is_called_none(epsilon: float | str, said: str) -> None:
     assert stated(epsilon) == said
