@@ -145,6 +145,8 @@ async def _serve(people: People, places: _Places, limits: Limits) -> None:
             port = int(ready["wyoming"].rpartition(":")[2])
             await HomeAssistantZeroconf(port, "idiolect", places.host).register_server()
     print(json.dumps(ready), file=sys.stderr if at_streams else sys.stdout, flush=True)
+    if places.page and sys.stderr.isatty():
+        print(f"idiolect: open {ready['http']} in a browser; Ctrl-C ends", file=sys.stderr)
     for each in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again once it has ended in good order
         signal.signal(each, lambda *_: None)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
