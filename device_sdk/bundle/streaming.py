@@ -212,7 +212,7 @@ AnyArchitecture = Architecture | StreamingArchitecture
 def subsets_of(architecture: AnyArchitecture) -> tuple[Subset, ...]:
     """What local steps on a transducer may move, the default first."""
     if isinstance(architecture, StreamingArchitecture):
-        return ("adapters", "output", "norms", "input", "whole")
+        return ("whole", "output", "adapters", "norms", "input")
     return tuple(subset for subset in SUBSETS if subset not in ("output", "norms", "input"))
 
 

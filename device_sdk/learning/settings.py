@@ -98,13 +98,13 @@ class LearningSettings:
     less likely, for each piece of it, is no label: with the right slots the rest of it may be wrong. rewrite_nats: a
     correction that much less likely than what was heard, for each piece, was not said: a user who writes something else
     trains nothing. subset: which parameters steps move, see :data:`SUBSETS`; None is the bundle's own (its ``subset``):
-    all of ours, adapters of an imported one. rank: of the factors of ``adapters``. keep: share of what steps here have
-    changed that is kept on a newly published base; 0 drops it. passes: gradient steps that one utterance is used for,
-    one after the other; its features are gone afterwards; None is 2, and 4 where the user had to correct it. replays:
-    earlier corrections, drawn at random, that one step each is taken on again after one: one alone soon means its own
-    words. They stay in memory for it. confirmation: share of its gradients that an utterance steps by which feedback
-    says was served right: there is nothing to mend, and whole steps would cost what else is known. wait_seconds: an
-    utterance without feedback is learned from only when it is this old."""
+    all of it, where there are gradients of all of it. rank: of the factors of ``adapters``. keep: share of what steps
+    here have changed that is kept on a newly published base; 0 drops it. passes: gradient steps that one utterance is
+    used for, one after the other; its features are gone afterwards; None is 2, and 4 where the user had to correct it.
+    replays: earlier corrections, drawn at random, that one step each is taken on again after one: one alone soon means
+    its own words. They stay in memory for it. confirmation: share of its gradients that an utterance steps by which
+    feedback says was served right: there is nothing to mend, and whole steps would cost what else is known.
+    wait_seconds: an utterance without feedback is learned from only when it is this old."""
 
     label_weight: float = 1.0
     cost_weight: float = 1.0

@@ -360,5 +360,5 @@ def test_what_needs_networks_of_our_own_says_so(imported: dict[str, Bundle], tmp
     with pytest.raises(BundleError, match="its prediction network is an LSTM; of what was imported"):
         export_executorch(imported["nemo"], tmp_path / "out")
     assert not (tmp_path / "out" / "executorch.json").exists()
-    with pytest.raises(ConfigurationError, match=r"learning\.subset: found 'top', expected adapters or output"):
+    with pytest.raises(ConfigurationError, match=r"learning\.subset: found 'top', expected whole or output"):
         Engine().training(imported["zipformer2"], "top")
