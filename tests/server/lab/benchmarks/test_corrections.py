@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle
+from device_sdk.feedback.distance import edit_distance
 from server.lab.benchmarks import corrections
 from server.lab.benchmarks.corrections import WAYS, Said, Tally, User, figures, tally
-from server.lab.corpora.names import draw_names, unlisted_names
+from server.lab.corpora.names import draw_names, neighbours, unlisted_names
 from tests.signals import noise
+from tests.speech import packaged
 
 
 def user(*texts: str, names: tuple[str, ...] = ()) -> User:
@@ -60,7 +62,9 @@ def test_names_are_those_that_the_list_lacks() -> None:
 
 def test_every_way_runs_on_a_real_device(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     said = user("call zugzwang", "call zugzwang", names=("zugzwang",))
-    monkeypatch.setattr(corrections, "users", lambda bundle: [said])
+    monkeypatch.setattr(corrections, "users", lambda bundle, seed: [said])
+    for size, few in (("PEOPLE", 2), ("CONTACTS", 12), ("PAIRS", 4), ("PLAIN", 1)):
+        monkeypatch.setattr(corrections, size, few)
     monkeypatch.delenv("IDIOLECT_DATA", raising=False)
     monkeypatch.setattr(corrections.Bundle, "open", lambda *_: tiny_bundle)
     found = corrections.benchmark()
@@ -69,3 +73,14 @@ def test_every_way_runs_on_a_real_device(tiny_bundle: Bundle, monkeypatch: pytes
     replaced = SimpleNamespace(**{each.metric: each.ours for each in found})
     assert vars(replaced)["recurrence, text replacement"] == 0.0, "the same sound, put right by the same text"
     assert vars(replaced)["recurrence, frozen"] == 100.0
+    assert any(each.metric.startswith("commands without a name, 12 contacts") for each in found)
+    assert any(each.metric.startswith("names with a near one among the contacts") for each in found)
+
+
+def test_near_names_are_near() -> None:
+    bundle = packaged()
+    pairs = neighbours(bundle.words, 40, np.random.default_rng(1))
+    assert len({known for known, _ in pairs}) == 40
+    for known, other in pairs:
+        assert known in bundle.words and other not in bundle.words
+        assert known[0] == other[0] and 0 < edit_distance(known, other) <= 2
