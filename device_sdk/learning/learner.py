@@ -24,6 +24,7 @@ from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.step import Arrays, Float, Momentum
 from device_sdk.learning.teacher import Teacher, follow, heard_of
 from device_sdk.runtimes.protocol import Training
+from device_sdk.runtimes.windows import KEPT
 
 _PASSES, _CORRECTED_PASSES = 2, 4
 # Values that a step keeps of a unit of an LSTM layer: four gates, two states, and their gradients in turn.
@@ -109,8 +110,9 @@ def step_bytes(architecture: AnyArchitecture, subset: Subset | None, frames: int
     if isinstance(architecture, Architecture):
         layers = architecture.encoder_layers - beneath.encoder_layers
         encoder = 4 * _STATES * heard * architecture.encoder_size * layers
-    elif subset != "output":  # states before every window, and the weights as a run takes them
-        kept = (frames // architecture.shift + 1) * sum(math.prod(state.shape) for state in architecture.states)
+    elif subset != "output":  # states, and the weights as a run takes them
+        windows = frames // architecture.shift // KEPT + 1 + KEPT
+        kept = windows * sum(math.prod(state.shape) for state in architecture.states)
         encoder += 4 * (kept + architecture.parameter_count())
     predictor = 4 * _STATES * hypotheses * said * architecture.predictor_size * max(1, architecture.predictor_layers)
     joint = hypotheses * said * _JOINT_BYTES * _JOINT_FRAMES * (architecture.joiner_size + architecture.pieces)

@@ -1,8 +1,8 @@
 """Gradients of an encoder that a bundle brings, window by window through its states, on plain onnxruntime.
 
-Forwards through all windows only the states are kept. Backwards, from the last window to the first, each is run once
-more together with its gradient, which hands the states' cotangents on to the window before: the gradient of the whole
-utterance, in the memory of one window and the states.
+Forwards through all windows only the states before every fourth are kept. Backwards, from the last window to the first,
+each is run once more together with its gradient, which hands the states' cotangents on to the window before: the
+gradient of the whole utterance, in the memory of one window and a few states.
 
 F: feature frames; M: mel bins; S: encoder frames of a window; T: of the utterance; J: joiner size."""
 
@@ -26,11 +26,13 @@ Float = NDArray[np.float32]
 GRADIENT, COTANGENT = "gradient.", "cotangent."
 ENCODED = "encoded"
 BIAS = "joiner.encoder.bias"
+KEPT = 4
+"""The states before one window in so many are kept; those between are run through again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A forward pass, to go back through. states: before each window."""
+    """A forward pass, to go back through. states: before one window in :data:`KEPT`."""
 
     parameters: Mapping[str, Float]
     windows: list[Float]
@@ -71,25 +73,33 @@ class WindowedEncoder:
         size, shift = self._windows.size, self._windows.shift
         passed, state = Pass(parameters, [], []), self._start
         for at in range(0, len(heard) - size + 1, shift):
-            window = heard[None, at : at + size]
-            passed.windows.append(window)
-            passed.states.append(state)
-            feeds = {**parameters, **dict(zip(self._names, state, strict=True)), "features": window}
-            rows, *following = self._forward.run(feeds)
-            expected = (1, self._rows, self.architecture.joiner_size)
-            if rows.shape != expected:
-                raise self._forward.wrong("the encoder's output", rows.shape, expected)
+            if len(passed.windows) % KEPT == 0:
+                passed.states.append(state)
+            passed.windows.append(heard[None, at : at + size])
+            rows, state = self._through(parameters, passed.windows[-1], state)
             encoded.append(rows[0])
-            state = tuple(following)
         return np.concatenate(encoded), passed
+
+    def _through(self, parameters: Mapping[str, Float], window: Float, state: States) -> tuple[Float, States]:
+        feeds = {**parameters, **dict(zip(self._names, state, strict=True)), "features": window}
+        rows, *following = self._forward.run(feeds)
+        expected = (1, self._rows, self.architecture.joiner_size)
+        if rows.shape != expected:
+            raise self._forward.wrong("the encoder's output", rows.shape, expected)
+        return rows, tuple(following)
 
     def backward(self, passed: Pass, cotangent: Float) -> dict[str, Float]:
         """Gradients of a loss by the trainable parameters. cotangent: its derivative by the output, [T, J]."""
         sums: dict[str, Float] = {}
         carried = {f"next.{name}": np.zeros_like(self._start[self._names.index(name)]) for name in self._passed}
+        states: list[States] = []
         for index in reversed(range(len(passed.windows))):
+            if not states:
+                states.append(passed.states[index // KEPT])
+                for window in passed.windows[index - index % KEPT : index]:
+                    states.append(self._through(passed.parameters, window, states[-1])[1])
             rows = cotangent[None, index * self._rows : (index + 1) * self._rows]
-            feeds = {**passed.parameters, **dict(zip(self._names, passed.states[index], strict=True))}
+            feeds = {**passed.parameters, **dict(zip(self._names, states.pop(), strict=True))}
             feeds |= {"features": passed.windows[index], f"{COTANGENT}{ENCODED}": rows}
             feeds |= {f"{COTANGENT}{name}": value for name, value in carried.items()}
             found = dict(zip(self._backward.outputs, self._backward.run(feeds), strict=True))
