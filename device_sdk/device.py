@@ -247,6 +247,7 @@ class Device:
         """A reading aloud of at most so many phrases, which teaches a voice or a microphone at once: see
         :mod:`device_sdk.enrolment`. phrases: what is read; by default sentences of a home that hold all sounds, with
         the names of the vocabulary among them. LearningError: the settings or the user do not allow learning."""
+        self._check_open()
         if not (self.settings.learn and self.consent.learning):
             raise LearningError('enrolment: needs learning: DeviceSettings(learn=True) and device.agree("learning")')
         names = [each.phrase for each in self.vocabulary.list()]

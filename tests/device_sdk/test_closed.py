@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[Device], object]] = {
     "feedback": lambda device: device.feedback("an utterance", Corrected("lights on")),
     "edit": lambda device: device.edit("an utterance", "lights on"),
     "learn": lambda device: device.learn(),
+    "enrolment": lambda device: device.enrolment(),
     "remembered": lambda device: device.remembered(),
     "check_in": lambda device: device.check_in("http://127.0.0.1:9", "token"),
     "due_in_seconds": lambda device: device.due_in_seconds("http://127.0.0.1:9"),
