@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from numbers import Integral, Real
 
 from device_sdk.errors import ConfigurationError, StateError
@@ -47,3 +48,11 @@ def reading(place: str) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         found = f"{place}: the value cannot be read ({type(error).__name__})"
         raise StateError(f"{found}; delete the state folder to start afresh") from None
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host name or address is reached from this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

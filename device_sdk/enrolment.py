@@ -24,7 +24,6 @@ _PATIENCE = 15  # phrases without a gain on those kept aside
 _DRAWS = 2_000
 
 Waveform = NDArray[np.generic]
-Hear = Callable[[Waveform, int], str]
 
 PHRASES = tuple(
     """
@@ -120,7 +119,7 @@ class Enrolment:
             found = min(len(self._phrases), most)
             raise ConfigurationError(f"enrolment: found {found} phrases, expected at least {LEAST}")
         self._aside: list[tuple[str, Waveform, int, int]] = []  # phrase, waveform, rate, errors before
-        self._read, self._best, self._gained, self._after = 0, 1 << 30, 0, 0
+        self._read, self._best, self._gained = 0, 1 << 30, 0
         self._stopped = ""
 
     @property

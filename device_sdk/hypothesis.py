@@ -1,6 +1,6 @@
 """What a recognizer returns: partials while audio arrives, an n-best list at the end, each score in parts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +78,9 @@ class Result:
     @property
     def text(self) -> str:
         return self.nbest[0].text
+
+
+def in_stream(result: Result) -> list[Word]:
+    """The words of the best hypothesis, in the time of the whole stream."""
+    offset = result.offset
+    return [replace(each, start=each.start + offset, end=each.end + offset) for each in result.nbest[0].words]

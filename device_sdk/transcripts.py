@@ -68,5 +68,12 @@ def check_letters(text: str, letters: Set[str], field: str, error: type[Idiolect
         )
 
 
+def spelled(texts: Iterable[str], letters: Set[str]) -> list[str]:
+    """Those of the texts that a model can spell, in small letters with single blanks. letters: as of
+    :func:`check_letters`."""
+    plain = (" ".join(each.lower().split()) for each in texts)
+    return [each for each in plain if each and letters >= {*each} - {" "}]
+
+
 def _quoted(characters: Set[str]) -> str:
     return ", ".join(map(repr, sorted(characters)))

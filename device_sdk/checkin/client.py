@@ -7,13 +7,13 @@ import random
 import re
 import time
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pydantic import ValidationError
 
 from device_sdk.checkin.connection import PROBLEM_BYTES, RETRIED, Answer, Broken, Connection, TooSlow, refusal
 from device_sdk.checkin.identity import Identity, signed_headers
+from device_sdk.checks import is_this_machine
 from device_sdk.errors import CheckInError
 from device_sdk.permit import current
 from device_sdk.state.outbox import Outgoing
@@ -69,7 +69,7 @@ class Client:
             raise CheckInError(f"{url}: not a usable server address: {error}") from error
         if address.scheme not in ("http", "https") or not address.host:
             raise CheckInError(f"{url}: found scheme {address.scheme!r}, expected https, or http, and a host")
-        here = _is_this_machine(address.host)
+        here = is_this_machine(address.host)
         if address.scheme == "http" and not here and not plain_http:
             why = (
                 "anybody on the way would read along; DeviceSettings.plain_http allows it for networks that are closed"
@@ -229,13 +229,6 @@ class Client:
             first = error.errors()[0]
             field = ".".join([expected.__name__, *(map(str, first["loc"] or ("(message)",)))])
             raise CheckInError(f"{self.url}{path}: {field}: {first['msg']}; expected protocol version 1") from error
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _asked(retry_after: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import signal
 import socket
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from device_sdk.checks import is_this_machine
 from device_sdk.commands.state import BundlePath, KeyFile, state_key
 from device_sdk.errors import ConfigurationError, MissingExtraError
 
@@ -64,14 +64,14 @@ def command(
     known = _tokens(tokens)
     if (certificate is None) != (key is None):
         raise ConfigurationError("--certificate, --key: found one of them, expected both")
-    if not _loopback(host) and not (known and certificate):
+    if not is_this_machine(host) and not (known and certificate):
         raise ConfigurationError(
             f"--host: found {host}, which others can reach; expected --tokens, --certificate and --key with it, since "
             "browsers give no microphone and tokens are no secret without TLS"
         )
     if wyoming is not None and known and not insecure:
         raise ConfigurationError("--wyoming: has no login, found --tokens; expected --insecure if anybody may speak")
-    if wyoming is not None and not insecure and not _loopback(urlsplit(wyoming).hostname or "localhost"):
+    if wyoming is not None and not insecure and not is_this_machine(urlsplit(wyoming).hostname or "localhost"):
         raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
     from device_sdk.bundle import Bundle
     from device_sdk.listen.gate import Limits
@@ -176,12 +176,3 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read ({error})") from error
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.commands.output import print_table
 from device_sdk.formatting import Cue, cues, spans, written_form
-from device_sdk.hypothesis import Word
+from device_sdk.hypothesis import Word, in_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +36,7 @@ def _rounded(fields: dict[str, Any]) -> dict[str, Any]:
 
 def subtitles(result: Result, format_text: bool) -> tuple[Cue, ...]:
     """The best hypothesis as subtitles, in the time of the whole stream."""
-    offset = result.offset
-    words = [replace(each, start=each.start + offset, end=each.end + offset) for each in result.nbest[0].words]
+    words = in_stream(result)
     if format_text:
         pieces = spans([word.text for word in words])
         words = [Word(piece.text, words[piece.start].start, words[piece.stop - 1].end) for piece in pieces]

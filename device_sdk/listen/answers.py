@@ -34,9 +34,9 @@ def _hypothesis(found: Hypothesis) -> Json:
     return {**plain, "parts": asdict(found.scores), "words": words}
 
 
-def later(words: Sequence[Word], offset: float) -> list[Json]:
-    """Words in a stream, as OpenAI names them."""
-    return [{"word": word.text, "start": offset + word.start, "end": offset + word.end} for word in words]
+def timed(words: Sequence[Word]) -> list[Json]:
+    """As OpenAI names them."""
+    return [{"word": word.text, "start": word.start, "end": word.end} for word in words]
 
 
 def log_probability(confidence: float) -> float:

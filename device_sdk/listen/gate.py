@@ -76,6 +76,11 @@ class Gate:
         if left < 1.0:
             raise Refused(429, "too_many_requests", f"this address asks more than {most} times a minute; ask later")
 
+    def check_room(self) -> None:
+        """Raises :class:`Refused` (503) where as many are listened to as may be."""
+        if self.live >= self.limits.sessions:
+            raise Refused(503, "busy", f"{self.limits.sessions} are listened to already; try again later")
+
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -141,13 +146,19 @@ def rate(connection: HTTPConnection) -> int:
     return check_sample_rate(int(given), "rate")
 
 
-async def body(request: Request) -> dict[str, Any]:
-    """A JSON object. Raises :class:`Refused`."""
-    content = b""
+async def received(request: Request, most: int, found: str) -> bytes:
+    """The whole body. Raises :class:`Refused` (413), which says what was found, beyond so many bytes."""
+    content = bytearray()
     async for chunk in request.stream():
         content += chunk
-        if len(content) > LARGEST_JSON:
-            raise Refused(413, "too_large", f"body: more than {LARGEST_JSON} bytes")
+        if len(content) > most:
+            raise Refused(413, "too_large", f"body: {found}")
+    return bytes(content)
+
+
+async def body(request: Request) -> dict[str, Any]:
+    """A JSON object. Raises :class:`Refused`."""
+    content = await received(request, LARGEST_JSON, f"more than {LARGEST_JSON} bytes")
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:

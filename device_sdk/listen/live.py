@@ -39,8 +39,7 @@ async def listen(socket: WebSocket) -> None:
         gate(socket).ask(socket.client.host if socket.client else "")
         who = person(socket)
         given = rate(socket)
-        if gate(socket).live >= gate(socket).limits.sessions:
-            raise Refused(503, "busy", f"{gate(socket).limits.sessions} are listened to already; try again later")
+        gate(socket).check_room()
     except IdiolectError as error:
         await _refuse(socket, error)
         return

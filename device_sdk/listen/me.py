@@ -66,7 +66,7 @@ async def vocabulary(request: Request) -> Response:
         elif request.method == "DELETE" and not device.vocabulary.remove(phrase):
             raise Refused(404, "unknown_phrase", f"phrase: found {phrase[:60]!r}, which is not there", "phrase")
 
-    return JSONResponse({"phrases": await run_in_threadpool(_phrases, people(request).device(who), change)})
+    return JSONResponse({"phrases": await run_in_threadpool(_phrases, request, who, change)})
 
 
 async def undo(request: Request) -> Response:
@@ -76,11 +76,12 @@ async def undo(request: Request) -> Response:
     def change(device: Device) -> None:
         taken.extend(device.vocabulary.undo())
 
-    phrases = await run_in_threadpool(_phrases, people(request).device(who), change)
+    phrases = await run_in_threadpool(_phrases, request, who, change)
     return JSONResponse({"taken_back": taken, "phrases": phrases})
 
 
-def _phrases(device: Device, change: Callable[[Device], None]) -> list[Json]:
+def _phrases(request: Request, who: str, change: Callable[[Device], None]) -> list[Json]:
+    device = people(request).device(who)
     change(device)
     return [asdict(each) for each in device.vocabulary.list()]
 

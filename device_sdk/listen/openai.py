@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from device_sdk.audio import SAMPLE_RATE, read_audio
 from device_sdk.device import Device
 from device_sdk.formatting import Cue, cues, srt, webvtt, written_form
-from device_sdk.hypothesis import Result
-from device_sdk.listen.answers import Json, later, log_probability
+from device_sdk.hypothesis import Result, in_stream
+from device_sdk.listen.answers import Json, log_probability, timed
 from device_sdk.listen.gate import Refused, gate, people, person
+from device_sdk.transcripts import spelled
 
 FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
 OWNER = "idiolect"
@@ -92,10 +93,9 @@ async def _form(request: Request, most: int) -> _Form:
 def _expected(prompt: str, device: Device) -> list[str]:
     """The phrases of a prompt, which other models take as text before the recording: what stands between commas, lines
     and full stops and is short enough to be a name, in letters that the model has."""
-    letters = device.base.tokenizer.letters
-    parts = prompt.replace("\n", ",").replace(".", ",").replace(";", ",").lower().split(",")
-    kept = (" ".join(part.split()) for part in parts)
-    return [part for part in kept if part and len(part.split()) <= _PROMPT_WORDS and letters >= {*part} - {" "}]
+    parts = prompt.replace("\n", ",").replace(".", ",").replace(";", ",").split(",")
+    kept = spelled(parts, device.base.tokenizer.letters)
+    return [part for part in kept if len(part.split()) <= _PROMPT_WORDS]
 
 
 def _utterances(device: Device, waveform: NDArray[np.float32], expected: Sequence[str]) -> Iterator[Result]:
@@ -118,17 +118,12 @@ def _answer(found: Sequence[Result], kind: str, seconds: float, words: bool) -> 
         return JSONResponse({"text": text, "utterance_ids": ids})
     segments = [_segment(number, each) for number, each in enumerate(found)]
     whole = {"task": "transcribe", "language": "english", "duration": seconds, "text": text, "segments": segments}
-    heard = [word for each in found for word in later(each.nbest[0].words, each.offset)]
+    heard = [word for each in found for word in timed(in_stream(each))]
     return JSONResponse(whole | ({"words": heard} if words or not segments else {}) | {"utterance_ids": ids})
 
 
 def _cues(found: Sequence[Result]) -> list[Cue]:
-    words = [
-        replace(word, start=each.offset + word.start, end=each.offset + word.end)
-        for each in found
-        for word in each.nbest[0].words
-    ]
-    return list(cues(words))
+    return list(cues([word for each in found for word in in_stream(each)]))
 
 
 def _segment(number: int, found: Result) -> Json:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from device_sdk.enrolment import Enrolment
 from device_sdk.errors import AudioError
-from device_sdk.listen.gate import Refused, gate, people, person, rate
+from device_sdk.listen.gate import Refused, gate, people, person, rate, received
 
 _SECONDS = 30
 
@@ -41,11 +41,8 @@ def _place(reading: Enrolment) -> dict[str, Any]:
 
 
 async def _samples(request: Request, hertz: int) -> Any:
-    content, most = b"", min(gate(request).limits.upload_bytes, 2 * hertz * _SECONDS)
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > most:
-            raise Refused(413, "too_large", f"body: found more than {_SECONDS} s, expected one phrase")
+    most = min(gate(request).limits.upload_bytes, 2 * hertz * _SECONDS)
+    content = await received(request, most, f"found more than {_SECONDS} s, expected one phrase")
     if len(content) % 2 or not content:
         raise AudioError(f"body: found {len(content)} bytes, expected samples of 16 bits")
     return np.frombuffer(content, "<i2").astype(np.int16)

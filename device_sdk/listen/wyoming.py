@@ -36,8 +36,9 @@ from device_sdk.decoding.hotwords import Hotword
 from device_sdk.errors import AudioError, ConfigurationError, IdiolectError, ProtocolError
 from device_sdk.hypothesis import Result
 from device_sdk.listen.feedback import tell
-from device_sdk.listen.gate import Gate, Refused, problem
+from device_sdk.listen.gate import Gate, problem
 from device_sdk.listen.people import EVERYBODY, People
+from device_sdk.transcripts import spelled
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +145,7 @@ class _Client:
         if start.width != 2 or start.channels not in (1, 2):
             found = f"{8 * start.width} bits, {start.channels} channels"
             raise AudioError(f"audio-start: found {found}, expected samples of 16 bits, one or two channels")
-        if self._gate.live >= self._gate.limits.sessions:
-            raise Refused(503, "busy", f"{self._gate.limits.sessions} are listened to already; try again later")
+        self._gate.check_room()
         self._chunks = asyncio.Queue(_BACKLOG)
         self._hearing = asyncio.create_task(self._listen(who, rate))
 
@@ -262,12 +262,11 @@ class _Client:
 def _expected(asked: Transcribe, letters: frozenset[str]) -> list[str | Hotword] | None:
     """Names and terms that the client expects, of those that the model can spell."""
 
-    def spelled(many: list[str] | None) -> list[str]:
-        plain = (" ".join(str(each).lower().split()) for each in many or [])
-        return [each for each in plain if each and letters >= {*each} - {" "}]
-
-    names = dict.fromkeys(spelled(asked.transcript_names))
-    terms = [Hotword(each, _TERM_NATS) for each in dict.fromkeys(spelled(asked.transcript_terms)) if each not in names]
+    names, others = (
+        dict.fromkeys(spelled(map(str, many or []), letters))
+        for many in (asked.transcript_names, asked.transcript_terms)
+    )
+    terms = [Hotword(each, _TERM_NATS) for each in others if each not in names]
     return [*names, *terms] or None
 
 

@@ -8,6 +8,6 @@ gives ``gradient.NAME`` of every wanted value. Sizes are fixed, as those of a st
 is made of sizes alone was worked out beforehand, and what no gradient needs is left out."""
 
 from export.autodiff.graph import FixedGraph, NotDifferentiable, prepare
-from export.autodiff.reverse import COTANGENT, GRADIENT, differentiate, forward
+from export.autodiff.reverse import differentiate, forward
 
-__all__ = ["COTANGENT", "GRADIENT", "FixedGraph", "NotDifferentiable", "differentiate", "forward", "prepare"]
+__all__ = ["FixedGraph", "NotDifferentiable", "differentiate", "forward", "prepare"]

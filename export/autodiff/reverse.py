@@ -6,12 +6,11 @@ import numpy as np
 from onnx import helper
 
 from device_sdk.bundle.architecture import factor_names
+from device_sdk.runtimes.windows import COTANGENT, GRADIENT
 from export.autodiff.graph import FixedGraph, NotDifferentiable, attributes, place
 from export.autodiff.rules import FORWARD, RULES
 from export.autodiff.tape import Tape
 from export.graphs.builder import GraphBuilder
-
-GRADIENT, COTANGENT = "gradient.", "cotangent."
 
 
 def forward(graph: FixedGraph, builder: GraphBuilder) -> GraphBuilder:

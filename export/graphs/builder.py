@@ -1,6 +1,6 @@
 """A small builder of ONNX graphs: values are names, constants are shared, weights are slots of one packed buffer."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -250,7 +250,7 @@ class GraphBuilder:
     ) -> bytes:
         """The model's bytes, without nodes and inputs that no output needs; the same calls give the same bytes.
         metadata: by default the architecture's digest. A model with its weights inside is checked."""
-        nodes = self._live_nodes()
+        nodes = live_nodes(self._nodes, (output.name for output in self._outputs))
         read = set().union(*map(_names_read, nodes))
         inputs = [each for each in self._inputs if each.name in read]
         constants = [each for each in self._names.initializers if each.name in read]
@@ -264,13 +264,15 @@ class GraphBuilder:
             onnx.checker.check_model(model, full_check=True)
         return model.SerializeToString(deterministic=True)
 
-    def _live_nodes(self) -> list[onnx.NodeProto]:
-        live, kept = {output.name for output in self._outputs}, []
-        for node in reversed(self._nodes):
-            if live.intersection(node.output):
-                kept.append(node)
-                live.update(_names_read(node))
-        return kept[::-1]
+
+def live_nodes(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """Those that the outputs need, in their order."""
+    live, kept = set(outputs), list[onnx.NodeProto]()
+    for node in reversed(nodes):
+        if live.intersection(node.output):
+            kept.append(node)
+            live.update(_names_read(node))
+    return kept[::-1]
 
 
 def _names_read(node: onnx.NodeProto) -> set[str]:

@@ -9,6 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from export.graphs.builder import live_nodes
 from export.imports.folder import Graph
 
 _PLAIN = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
@@ -43,7 +44,7 @@ def dequantized(graph: Graph) -> onnx.ModelProto:
     if plain:
         kept = [plain.get(id(node), node) for node in nodes]
         del model.graph.node[:]
-        model.graph.node.extend(_live(kept, {each.name for each in model.graph.output}))
+        model.graph.node.extend(live_nodes(kept, (each.name for each in model.graph.output)))
         used = {name for node in model.graph.node for name in node.input}
         held = [tensor for tensor in model.graph.initializer if tensor.name in used]
         del model.graph.initializer[:]
@@ -64,15 +65,3 @@ def _weight(graph: Graph, node: onnx.NodeProto) -> NDArray[np.float32] | None:
     shape = [-1 if each == axis else 1 for each in range(value.ndim)]
     offset, step = zero.astype(np.float32).reshape(shape), scale.astype(np.float32).reshape(shape)
     return np.ascontiguousarray((value.astype(np.float32) - offset) * step, np.float32)
-
-
-def _live(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    """Without those that nothing needs any more."""
-    wanted, kept = set(outputs), list[onnx.NodeProto]()
-    for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input)
-            for each in node.attribute:
-                wanted.update(name for inner in each.g.node for name in inner.input)
-    return kept[::-1]

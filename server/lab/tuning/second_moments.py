@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import Subset, training_file
 from device_sdk.bundle.second_moments import SecondMoments, moments
-from device_sdk.bundle.streaming import subsets_of
 from device_sdk.errors import DataError
 from device_sdk.features import logmel
 from device_sdk.learning.settings import MaskSettings
@@ -23,7 +21,7 @@ def measure(bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0) -> t
     """(second moments of the gradient of each utterance's transcript, utterances that were used). Gradients are scaled
     to a length of 1 first, as clipping on the device does: every utterance counts the same. Utterances without a
     transcript in the bundle's pieces are left out. Raises :class:`DataError` where none is left."""
-    session = TrainingSession(bundle, subset=_largest(bundle))
+    session = TrainingSession(bundle, subset=bundle.subset)
     generator = np.random.default_rng(seed)
     squares: dict[str, NDArray[np.float64]] = {
         name: np.zeros(shape) for name, shape in bundle.architecture.parameter_shapes().items()
@@ -43,9 +41,3 @@ def measure(bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0) -> t
     if not used:
         raise DataError("second moments: no utterance with a transcript to take gradients of; give other --data")
     return moments({name: total / used for name, total in squares.items()}), used
-
-
-def _largest(bundle: Bundle) -> Subset:
-    """The subset of most parameters that the bundle has gradients for."""
-    subsets = subsets_of(bundle.architecture)
-    return "whole" if bundle.has(training_file("whole")) else subsets[0]
