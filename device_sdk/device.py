@@ -46,6 +46,7 @@ from device_sdk.policy import CarefulPolicy, Conditions
 from device_sdk.runtimes.protocol import try_transducer
 from device_sdk.settings import DeviceSettings, Host, check_host
 from device_sdk.state import Store
+from device_sdk.transcripts import spelled
 from device_sdk.utterances import Counting, Utterances
 from device_sdk.vocabulary import Vocabulary
 
@@ -250,8 +251,11 @@ class Device:
         self._check_open()
         if not (self.settings.learn and self.consent.learning):
             raise LearningError('enrolment: needs learning: DeviceSettings(learn=True) and device.agree("learning")')
-        names = [each.phrase for each in self.vocabulary.list()]
-        return Enrolment(self._enrolling(), chosen(PHRASES, names, most) if phrases is None else phrases, most)
+        told = self._enrolling()
+        if phrases is None:
+            names = spelled((each.phrase for each in self.vocabulary.list()), told.letters)
+            phrases = chosen(spelled(PHRASES, told.letters), names, most)
+        return Enrolment(told, phrases, most)
 
     def remembered(self) -> tuple[Remembered, ...]:
         """Which utterances are in memory, and of these on the disk, and for how long; not what was said in them."""
@@ -456,7 +460,7 @@ class Device:
             with self._working, self._guard:
                 self._model_state.commit(begun)
 
-        return Enrolling(self.recognize, hear, learn, restore)
+        return Enrolling(self.recognize, hear, learn, restore, self._model_state.base.tokenizer.letters)
 
     def _expect(self, given: Hotwords | None) -> Hotwords | None:
         with self._guard:

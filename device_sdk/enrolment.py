@@ -5,7 +5,7 @@ learned. That says before and after, ends the reading when nothing more is gaine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.signals import Corrected
 from device_sdk.hypothesis import Result
-from device_sdk.transcripts import transcript
+from device_sdk.transcripts import check_letters, transcript
 
 LEAST, MOST = 6, 30
 """Phrases that are read at least, and at most unless an app says otherwise."""
@@ -115,6 +115,8 @@ class Enrolment:
     def __init__(self, device: Enrolling, phrases: Iterable[str], most: int) -> None:
         self._device, self._most = device, most
         self._phrases = [transcript(each, "enrolment: phrase", ConfigurationError) for each in phrases]
+        for each in self._phrases:
+            check_letters(each, device.letters, "enrolment: phrase", ConfigurationError)
         if len(self._phrases) < LEAST or most < LEAST:
             found = min(len(self._phrases), most)
             raise ConfigurationError(f"enrolment: found {found} phrases, expected at least {LEAST}")
@@ -216,12 +218,13 @@ def _interval(differences: NDArray[np.int64], words: NDArray[np.int64]) -> tuple
 class Enrolling:
     """What a reading does with a device. recognize: as anything that is heard. hear: leaves no trace; with what is
     known now, or was when the reading began. learn: from a result and what it should have been. restore: takes back all
-    that was learned since the reading began."""
+    that was learned since the reading began. letters: what the model can spell."""
 
     recognize: Callable[[Waveform, int], Result]
     hear: Callable[..., str]
     learn: Callable[[Result, Corrected], object]
     restore: Callable[[], None]
+    letters: Set[str]
 
 
 def chosen(phrases: Sequence[str], names: Sequence[str], most: int) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.sockets import listening
 from server.processes import end_with_parent, watch
 
 if TYPE_CHECKING:
@@ -121,24 +121,10 @@ def _listening(
     """(a socket, its URL). Bound before the state is opened: a port in use is found while nothing has happened, and 0
     becomes a number. The ready file, whoever writes it, goes when the block ends."""
     os.umask(0o077)
-    listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
+    listener = listening(host, port) if inherited is None else socket.socket(fileno=inherited)
     try:
         yield listener, f"http://{host}:{listener.getsockname()[1]}"
     finally:
         listener.close()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # The protocol is named because asyncio sends small answers at once (TCP_NODELAY) only where it can see it;
-        # without, every answer waits 40 ms for the client's delayed acknowledgement.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as error:
-        raise ConfigurationError(f"{host}:{port}: cannot listen there ({error}); choose another --port") from error
-    return listener

@@ -26,7 +26,10 @@ from device_sdk.learning.teacher import Teacher, follow, heard_of
 from device_sdk.runtimes.protocol import Training
 from device_sdk.runtimes.windows import KEPT
 
-_PASSES, _CORRECTED_PASSES = 2, 4
+_PASSES, _CORRECTED_PASSES, _MOST_PASSES = 2, 4, 10
+_HEARD_NATS = 0.3
+"""Loss of a correction, for each of its pieces, at which it is heard by itself: of 40 misheard commands of unheard
+voices 39 are right after four steps, all of them once they go on until here."""
 # Values that a step keeps of a unit of an LSTM layer: four gates, two states, and their gradients in turn.
 _STATES = 8
 _LATTICE_BYTES = 64  # of a node: eight float64 values
@@ -173,8 +176,11 @@ def learn_one(
     else:
         share = settings.confirmation if cost == 0.0 else 1.0
         corrected = correction(example.signal) is not None
-        passes = settings.passes or (_CORRECTED_PASSES if cost and corrected else _PASSES)
-        student, losses, norms = _descend(student, example.features, loss, trainer, passes, share)
+        passes, most, enough = settings.passes or _PASSES, 0, 0.0
+        if cost and corrected and settings.passes is None:
+            pieces = len(encode(correction(example.signal) or ""))
+            passes, most, enough = _CORRECTED_PASSES, _MOST_PASSES, settings.supervision_weight * pieces * _HEARD_NATS
+        student, losses, norms = _descend(student, example.features, loss, trainer, passes, share, most, enough)
         student = replace(student, utterances=student.utterances + 1)
     measures = measure(student.measures, losses, example.nbest[0].text, example.signal)
     return Outcome(replace(student, measures=measures), losses, norms, cost, shortened=shortened)
@@ -232,9 +238,17 @@ def _evaluate(trainer: Trainer, parameters: Arrays, features: Float, loss: Objec
 
 
 def _descend(
-    student: Student, features: Float, loss: Objective, trainer: Trainer, passes: int, share: float = 1.0
+    student: Student,
+    features: Float,
+    loss: Objective,
+    trainer: Trainer,
+    passes: int,
+    share: float = 1.0,
+    most: int = 0,
+    enough: float = 0.0,
 ) -> Stepped:
-    """After ``passes`` steps on one utterance's features [F, M]. share: of the gradients, before they are clipped."""
+    """After ``passes`` steps on one utterance's features [F, M], and up to ``most`` while the loss was above
+    ``enough``. share: of the gradients, before they are clipped."""
     bundle, settings = trainer.bundle, trainer.settings
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     second_moments = bundle.second_moments if settings.step.precondition else None
@@ -250,7 +264,7 @@ def _descend(
     rate, bound = settings.step.learning_rate * share, settings.step.clip_norm / share
     step = replace(settings.step, learning_rate=rate, clip_norm=bound)
     losses, norms = list[float](), list[float]()
-    for _ in range(passes):
+    while len(losses) < passes or (len(losses) < most and losses[-1] > enough):
         value, gradients = _evaluate(trainer, {**constants, **student.weights, **student.factors}, features, loss)
         if scales is not None:
             gradients = steps.precondition(gradients, scales)

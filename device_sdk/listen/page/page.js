@@ -139,7 +139,7 @@ function showPhrases({ phrases }) {
     const heard = each.spellings.length ? ` (heard as ${each.spellings.join(", ")})` : "";
     const remove = make("button", { textContent: "Remove", ariaLabel: `Remove ${each.phrase}` });
     remove.addEventListener("click", careful(async () => {
-      showPhrases(await ask("DELETE", `/v1/me/vocabulary?phrase=${encodeURIComponent(each.phrase)}`));
+      await changePhrases("DELETE", `/v1/me/vocabulary?phrase=${encodeURIComponent(each.phrase)}`);
     }));
     return make("li", {}, make("span", { textContent: `${each.phrase}${heard}, from ${each.source}` }), remove);
   }));
@@ -163,11 +163,24 @@ function showMe(me) {
     make("tr", {}, make("td", { textContent: word }), make("td", { className: "number", textContent: count.toFixed(1) }))));
 }
 
-const refresh = careful(async () => {
-  const [me, known] = await Promise.all([ask("GET", "/v1/me"), ask("GET", "/v1/me/vocabulary")]);
-  showMe(me);
-  showPhrases(known);
-});
+// Answers may overtake each other: one is shown only where nothing newer was asked for.
+const newest = (show) => {
+  let count = 0;
+  return async (answer) => {
+    const own = ++count;
+    const found = await answer;
+    if (own === count) show(found);
+    return own === count;
+  };
+};
+const newestMe = newest(showMe);
+const newestPhrases = newest(showPhrases);
+
+const refresh = careful(() => Promise.all([newestMe(ask("GET", "/v1/me")), newestPhrases(ask("GET", "/v1/me/vocabulary"))]));
+
+async function changePhrases(method, path, body) {
+  if (!(await newestPhrases(ask(method, path, body)))) await refresh();
+}
 
 // The microphone.
 
@@ -187,11 +200,11 @@ at("add").addEventListener("submit", careful(async (event) => {
   event.preventDefault();
   const form = event.target;
   const spellings = form.spellings.value.split(",").map((each) => each.trim()).filter(Boolean);
-  showPhrases(await ask("POST", "/v1/me/vocabulary", { phrase: form.phrase.value, spellings }));
+  await changePhrases("POST", "/v1/me/vocabulary", { phrase: form.phrase.value, spellings });
   form.reset();
 }));
 
-at("undo").addEventListener("click", careful(async () => showPhrases(await ask("POST", "/v1/me/vocabulary/undo"))));
+at("undo").addEventListener("click", careful(() => changePhrases("POST", "/v1/me/vocabulary/undo")));
 
 at("forget").addEventListener("submit", careful(async (event) => {
   event.preventDefault();
