@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from server.lab.commands.shared import read_numbers
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from device_sdk.bundle.architecture import Subset
     from server.lab.simulation.progress import Shown
 
 
@@ -33,6 +34,9 @@ def command(
     habit: Annotated[
         str, typer.Option(help="Made people's habits, 0 to 1; a simulation for each of several, such as 0,0.5,1.")
     ] = "1",
+    subset: Annotated[
+        str | None, typer.Option(help="What devices learn and send, such as adapters; the acoustic part by default.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
@@ -57,6 +61,7 @@ def command(
             workers=workers,
             keep=str(keep) if keep is not None else None,
             habit=each_habit,
+            subset=cast("Subset | None", subset),
         )
         for each_habit in habits
     ]

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import SUBSETS, Subset
 from device_sdk.bundle.streaming import AnyArchitecture, subsets_of
-from device_sdk.checks import check_interval
+from device_sdk.checks import check_choice, check_interval
 from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.device import Device
@@ -56,7 +57,8 @@ class SimulationSettings:
     """source: ``made``, or KIND:PATH, such as ``barista:PATH``. bundle: path; None for the packaged one.
     seeds: each is one whole simulation with its own voices, sentences and order. workers: processes, one thread
     each. keep: a new or empty folder for the server's state of the condition with both streams, under the first seed;
-    it can be served again afterwards. None keeps nothing. habit: how much of the habits of made people there is."""
+    it can be served again afterwards. None keeps nothing. habit: how much of the habits of made people there is.
+    subset: what devices learn and send; None for the acoustic part, or the default one of an imported bundle."""
 
     source: str = "made"
     bundle: str | None = None
@@ -65,6 +67,7 @@ class SimulationSettings:
     workers: int = 2
     keep: str | None = None
     habit: float = 1.0
+    subset: Subset | None = None
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -74,6 +77,8 @@ class SimulationSettings:
         check_interval("habit", self.habit, "[0, 1]")
         if self.habit != 1.0 and self.source != "made":
             raise ConfigurationError(f"habit: found {self.habit:g} for {self.source}; only made people's can be chosen")
+        if self.subset is not None:
+            check_choice("subset", self.subset, SUBSETS)
         for place, name in ((self, "workers"), *((self.shape, name) for name in Shape.__slots__)):
             value = getattr(place, name)
             if value is not None and value < 1:
@@ -153,7 +158,9 @@ def _open(
     """A device, whose user agrees to what the condition sends, after a check-in. moved: bytes up and down are added."""
     condition = task.condition
     agreed: dict[Stream, bool] = {"marginals": condition.marginals, "deltas": condition.learning}
-    with Device.open(folder, key, bundle, device_settings(condition, bundle.architecture)) as device:
+    with Device.open(
+        folder, key, bundle, device_settings(condition, bundle.architecture, task.settings.subset)
+    ) as device:
         device.agree(*(stream for stream, sent in agreed.items() if sent))
         if server is not None:
             report = device.check_in(server.url, server.token)
@@ -161,12 +168,14 @@ def _open(
         yield device
 
 
-def device_settings(condition: Condition, architecture: AnyArchitecture) -> DeviceSettings:
-    """What the condition lets a device do. Where every utterance is corrected, replays gain nothing and take long. An
-    imported model learns with its default subset."""
+def device_settings(
+    condition: Condition, architecture: AnyArchitecture, subset: Subset | None = None
+) -> DeviceSettings:
+    """What the condition lets a device do. Where every utterance is corrected, replays gain nothing and take long.
+    subset: as of :class:`SimulationSettings`."""
     learning = replace(LEARNING, replays=0) if condition.supervised else LEARNING
-    if learning.subset not in subsets_of(architecture):
-        learning = replace(learning, subset=None)
+    if subset is not None or learning.subset not in subsets_of(architecture):
+        learning = replace(learning, subset=subset)
     return DeviceSettings(
         use_marginals=condition.marginals,
         share_marginals=condition.marginals,

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.streaming import chosen
 from server.lab.corpora.roles import card_voices
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
@@ -27,8 +28,10 @@ def simulate(
 ) -> tuple[dict[str, Any], list[Run]]:
     """Runs everything and returns (document, runs): the JSON document and what it was computed from. announce: called
     with the dashboard's address and the operator's token when the server whose state is kept has come up. Raises
-    DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is."""
+    DataError for a source that cannot be used, BundleError for a bundle, ConfigurationError for a subset that it has
+    no gradients of, and whatever ended a worker as it is."""
     bundle = Bundle.open(settings.bundle)
+    chosen(bundle.architecture, settings.subset)
     voices = card_voices(bundle)
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
         folder, populations = Path(name), dict[int, Population]()
@@ -99,6 +102,7 @@ def document_of(
         "epsilon": epsilon(runs),
         "data": settings.source,
         "habit": settings.habit,
+        "subset": settings.subset,
         "bytes": {name: _traffic(own) for name, own in by_condition.items()},
         "device": {name: _load(own) for name, own in by_condition.items()},
         "voices": {

@@ -146,6 +146,7 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
     settings = device_settings(condition, packaged().architecture)
     assert settings.use_marginals == settings.share_marginals == condition.marginals
     assert settings.learn == settings.share_deltas == condition.learning
+    assert device_settings(condition, packaged().architecture, "adapters").learning.subset == "adapters"
     if condition.reports:
         plans = round_settings(condition, 5)
         assert (plans.marginals is not None) == condition.marginals and (plans.deltas is not None) == condition.learning
@@ -155,7 +156,14 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"seeds": ()}, {"seeds": (1, 1)}, {"workers": 0}, {"shape": Shape(rounds=0)}, {"shape": Shape(devices=0)}],
+    [
+        {"seeds": ()},
+        {"seeds": (1, 1)},
+        {"workers": 0},
+        {"shape": Shape(rounds=0)},
+        {"shape": Shape(devices=0)},
+        {"subset": "x"},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
