@@ -121,6 +121,9 @@ class Enrolment:
             found = min(len(self._phrases), most)
             raise ConfigurationError(f"enrolment: found {found} phrases, expected at least {LEAST}")
         self._aside: list[tuple[str, Waveform, int, int]] = []  # phrase, waveform, rate, errors before
+        self._now: NDArray[np.int64] | None = (
+            None  # errors in these; None once that may have changed
+        )
         self._read, self._best, self._gained = 0, 1 << 30, 0
         self._stopped = ""
 
@@ -162,8 +165,10 @@ class Enrolment:
         self._read += 1
         if aside:
             self._aside.append((phrase, audio, sample_rate, self._errors_at_first(phrase, audio, sample_rate)))
+            self._now = None
         elif heard or errors < len(phrase.split()):
             self._device.learn(result, Corrected(phrase))
+            self._now = None
         if self._read % _ASIDE == 0:
             self._look()
         return Step(phrase, heard, errors, aside)
@@ -171,7 +176,8 @@ class Enrolment:
     def finish(self) -> EnrolmentReport:
         """Ends the reading. What did not lower the errors of what was kept aside is taken back."""
         before = np.array([errors for *_, errors in self._aside])
-        after, words = self._errors()
+        after = self._errors()
+        words = np.array([len(phrase.split()) for phrase, *_ in self._aside], np.int64)
         if not self._stopped:
             self._stopped = "all phrases were read" if self.phrase is None else "ended by its reader"
         kept = bool(after.sum() < before.sum())
@@ -190,16 +196,16 @@ class Enrolment:
         heard = self._device.hear(audio, sample_rate, now=False)
         return edit_distance(phrase.split(), heard.split())
 
-    def _errors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(errors now, words) of what was kept aside."""
-        heard = [self._device.hear(audio, rate) for _, audio, rate, _ in self._aside]
-        phrases = [phrase.split() for phrase, *_ in self._aside]
-        errors = [edit_distance(phrase, text.split()) for phrase, text in zip(phrases, heard, strict=True)]
-        return np.array(errors, np.int64), np.array([len(phrase) for phrase in phrases], np.int64)
+    def _errors(self) -> NDArray[np.int64]:
+        """Now, in each phrase that was kept aside."""
+        if self._now is None:
+            heard = [(phrase, self._device.hear(audio, rate)) for phrase, audio, rate, _ in self._aside]
+            self._now = np.array([edit_distance(phrase.split(), text.split()) for phrase, text in heard], np.int64)
+        return self._now
 
     def _look(self) -> None:
         """Whether there is anything left to gain."""
-        now = int(self._errors()[0].sum()) - sum(errors for *_, errors in self._aside)
+        now = int(self._errors().sum()) - sum(errors for *_, errors in self._aside)
         if now < self._best:
             self._best, self._gained = now, self._read
         if self._read >= LEAST and self._read - self._gained >= _PATIENCE:
