@@ -121,9 +121,7 @@ class Enrolment:
             found = min(len(self._phrases), most)
             raise ConfigurationError(f"enrolment: found {found} phrases, expected at least {LEAST}")
         self._aside: list[tuple[str, Waveform, int, int]] = []  # phrase, waveform, rate, errors before
-        self._now: NDArray[np.int64] | None = (
-            None  # errors in these; None once that may have changed
-        )
+        self._now: NDArray[np.int64] | None = None  # errors in these; None once that may have changed
         self._read, self._best, self._gained = 0, 1 << 30, 0
         self._stopped = ""
 
