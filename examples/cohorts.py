@@ -31,12 +31,18 @@ _CENTRAL = 0x5E
 
 
 class Spoken:
-    """A population of voices, for the cohort engine. masks: SpecAugment, drawn afresh at every use."""
+    """A population of voices, for the cohort engine. masks: SpecAugment, drawn afresh at every use. held: what each
+    voice holds back."""
 
     def __init__(
-        self, voices: Sequence[Sequence[Example]], alphabet: Alphabet, masks: Augmentation | None = None
+        self,
+        voices: Sequence[Sequence[Example]],
+        alphabet: Alphabet,
+        masks: Augmentation | None = None,
+        held: Sequence[Sequence[Example]] = (),
     ) -> None:
         self.voices, self.masks = voices, masks
+        self.held = Spoken(held, alphabet) if held else None
         self.tokens = [[torch.tensor(alphabet.encode(example.text)) for example in voice] for voice in voices]
         self.mean = moments(example for voice in voices for example in voice)[0] if masks else None
 
@@ -59,6 +65,12 @@ class Spoken:
             pad_sequence(tokens, batch_first=True),
             torch.tensor([len(values) for values in tokens]),
         )
+
+    def held_back(self, client: int) -> Tensors | None:
+        """As a batch, without masks."""
+        if self.held is None or not (count := self.held.examples(client)):
+            return None
+        return self.held.batch(client, range(count), lambda: np.random.default_rng(0))
 
 
 def sentence(text: str, person: Person, seed: tuple[int, ...], bins: int) -> Example:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -41,7 +41,7 @@ class Scale:
     def full(cls) -> Scale:
         """As many speakers as the paper's French set has, and a larger network: for a GPU."""
         return cls(
-            crowd=CrowdScale(speakers=4212, tested=400, least=5, most=400, digits=6, bins=64),
+            crowd=CrowdScale(speakers=4212, tested=400, held=400, least=5, most=400, digits=6, bins=64),
             shape=CTCTransformerShape(mel_bins=64, size=256, feed_forward=1024, layers=12, dropout=0.1, layer_drop=0.0),
             central=Central(steps=60_000, batch=64, peak=1e-3),
             rounds=100,
@@ -52,8 +52,8 @@ class Scale:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One recipe for one language and seed. error: of words, of speakers whom nobody learned from. clients: of each
-    user's own held-back sentences (figure 4), in a fixed order of users; None where one held none back. losses: of
-    rounds."""
+    user's own held-back sentences (figure 4), in a fixed order of users; None where one held none back. losses,
+    effective: of rounds; how many clients of equal weight would count as much."""
 
     name: str
     language: str
@@ -61,17 +61,20 @@ class Row:
     error: float
     clients: Sequence[float | None]
     losses: Sequence[float]
+    effective: Sequence[float]
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A crowd divided: sentences of the warm-up speakers; those that each other user learns from, and is tested on."""
+    """A crowd divided: sentences of the warm-up speakers; those that each other user learns from, and holds back, which
+    weigh it and are figure 4's; those of the test, and of the server's step on held-out speech."""
 
     warm_up: Sequence[Example]
     users: Mapping[str, Sequence[Example]]
     own: Mapping[str, Sequence[Example]]
     tested: Sequence[Example]
+    held: Sequence[Example]
 
 
 class Experiment:
@@ -89,35 +92,42 @@ class Experiment:
         return keep(self.work / "rows", names, recipe, Row, lambda: self._run(recipe, language, seed))
 
     def _run(self, recipe: Recipe, language: Language, seed: int) -> Row:
-        begun, losses = time.monotonic(), []
+        begun, history = time.monotonic(), ()
         if recipe.engine is None:
             weights = self.central(recipe.holders, language, seed)
         else:
             settings = recipe.engine.model_copy(update={"seed": seed})
-            remembered = self._masked([self.parts(language, seed).warm_up], language)
+            remembered = self._masked([self.parts(language, seed).held], language)
             plan = engine(settings, self.task(language, seed), self.population(recipe, language, seed), remembered)
             told = partial(self.tell, f"{recipe.name}, {language}, seed {seed}")
             begin = None if recipe.scratch else self.central("warm-up", language, seed)
             folder = self.work / "states" / f"{recipe.name}-{language}-{seed}-{digest(recipe)}"
             state = run_rounds(plan, folder, begin, told, save_every=5)
-            weights, losses = state.weights, [entry["loss"] for entry in state.history]
+            weights, history = state.weights, tuple(state.history)
         parts, task = self.parts(language, seed), self.task(language, seed)
         error = summary(scores(task, weights, [[each] for each in parts.tested]))["error"]
         users = [name for name in parts.users if parts.own.get(name)]
         measured = scores(task, weights, [parts.own[name] for name in users])
         own = {name: score.wrong / max(1, score.counted) for name, score in zip(users, measured, strict=True)}
         clients = [own.get(name) for name in parts.users]
-        return Row(recipe.name, language, seed, error, clients, losses, round(time.monotonic() - begun, 1))
+        losses, effective = ([entry[name] for entry in history] for name in ("loss", "effective"))
+        seconds = round(time.monotonic() - begun, 1)
+        return Row(recipe.name, language, seed, error, clients, losses, effective, seconds)
 
     def population(self, recipe: Recipe, language: Language, seed: int) -> Spoken:
-        """The clients of a federation: users, two of them, or ten silos."""
-        users = self.parts(language, seed).users
-        if recipe.holders == "users":
-            return self._masked(list(users.values()), language)
-        named = {f"{name}-{place:06d}": each for name, own in users.items() for place, each in enumerate(own)}
-        items = items_of(named)
-        split = cross_silo(items, SILOS, seed) if recipe.holders == "silos" else speakers_together(items, seed)
-        return self._masked([[named[name] for name in names] for names in split.values()], language)
+        """The clients of a federation: users, two of them, or ten silos, with what their speakers hold back."""
+        parts = self.parts(language, seed)
+        users, own = parts.users, parts.own
+        together: Iterable[Sequence[str]] = [[name] for name in users]
+        if recipe.holders != "users":
+            named = {f"{name}-{place:06d}": each for name, all_ in users.items() for place, each in enumerate(all_)}
+            items = items_of(named)
+            split = cross_silo(items, SILOS, seed) if recipe.holders == "silos" else speakers_together(items, seed)
+            together = [list(dict.fromkeys(named[place].source for place in places)) for places in split.values()]
+        voices, held = (
+            [[each for name in names for each in said.get(name, ())] for names in together] for said in (users, own)
+        )
+        return Spoken(voices, ALPHABETS[language], MASKS, held)
 
     def task(self, language: Language, seed: int) -> SpeechCTC:
         alphabet = ALPHABETS[language]
@@ -146,7 +156,7 @@ class Experiment:
         train, test = local_tests({name: tuple(own) for name, own in silos.items()}, least=1, seed=seed)
         learned, said = crowd.learned, list(crowd.tested.values())
         users, own = ({name: [learned[each] for each in ids] for name, ids in part.items()} for part in (train, test))
-        return Parts([learned[item.id] for item in first], users, own, said)
+        return Parts([learned[item.id] for item in first], users, own, said, list(crowd.held.values()))
 
     def crowd(self, language: Language, seed: int) -> Crowd:
         tell = partial(self.tell, f"speech, {language}, seed {seed}")

@@ -4,7 +4,7 @@ Everyone reads digits in French or Italian, one at a time or strings of them. A 
 places with bad microphones; how much each says has a heavy tail. F: feature frames (10 ms); M: mel bins."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,12 +29,13 @@ _TAIL = 1.1  # of Pareto's distribution: smaller is heavier
 
 @dataclass(frozen=True, slots=True)
 class CrowdScale:
-    """speakers, tested: people to learn from, and others to be tested on. least, most: sentences of one of them.
-    digits: of a sentence, at most. loud: share of the speakers who are hardly heard. bins: of the features, means of as
-    many of the 64 mel bins each."""
+    """speakers, tested: people to learn from, and others to be tested on; held: whom the server alone heard, for its
+    step after each round. least, most: sentences of one of them. digits: of a sentence, at most. loud: share of the
+    speakers who are hardly heard. bins: of the features, means of as many of the 64 mel bins each."""
 
     speakers: int = 400
     tested: int = 100
+    held: int = 40
     least: int = 3
     most: int = 30
     digits: int = 1
@@ -44,10 +45,11 @@ class CrowdScale:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Sentences by id: of those who are learned from, and of those who are only tested."""
+    """Sentences by id: of those who are learned from, of those who are only tested, of the server's own speakers."""
 
-    learned: dict[str, Example]
-    tested: dict[str, Example]
+    learned: dict[str, Example] = field(default_factory=dict)
+    tested: dict[str, Example] = field(default_factory=dict)
+    held: dict[str, Example] = field(default_factory=dict)
 
 
 def gather(
@@ -56,17 +58,16 @@ def gather(
     """What the crowd of a seed says. Made once and kept in ``folder``; a function of the other arguments."""
 
     def make() -> list[Example]:
-        examples, total = [], scale.speakers + scale.tested
+        examples, total = [], scale.speakers + scale.tested + scale.held
         for number in range(total):
             examples += _sentences(language, scale, seed, number)
             tell(number + 1, total)
         return examples
 
-    crowd = Crowd({}, {})
+    crowd = Crowd()
     path = folder / f"{language}-{seed}-{digest(scale)}.safetensors"
     for place, example in enumerate(keep_speech(path, make)):
-        group = crowd.learned if example.source.startswith("learned") else crowd.tested
-        group[f"{example.source}-{place:06d}"] = example
+        getattr(crowd, example.source.partition("-")[0])[f"{example.source}-{place:06d}"] = example
     return crowd
 
 
@@ -77,9 +78,10 @@ def items_of(examples: Mapping[str, Example]) -> list[Item]:
 
 def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) -> list[Example]:
     """Of one speaker. Those who are tested have voices that nobody else has."""
-    tested = number >= scale.speakers
+    tested = 0 <= number - scale.speakers < scale.tested
+    group = "learned" if number < scale.speakers else "tested" if tested else "held"
     generator = np.random.default_rng([seed, number, *language.encode()])
-    person = _person(language, scale, "tested" if tested else "learned", number, generator)
+    person = _person(language, scale, group, number, generator)
     many = int(min(scale.most, np.ceil(scale.least * (1.0 + generator.pareto(_TAIL)))))
     return [
         sentence(digit_string(generator, language, scale.digits), person, (seed, number, place), scale.bins)

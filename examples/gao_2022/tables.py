@@ -34,6 +34,7 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row], scale: Scale) -> dic
                     "above_one": float(np.mean([value >= 1.0 for value in users])) if users else None,
                     "sorted": users,
                 },
+                "effective": float(np.mean([value for row in own for value in row.effective] or [0.0])),
                 "seconds": float(np.mean([row.seconds for row in own])),
             }
         if entry:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from examples.cohorts import MASKS, Central, Spoken, network, scores, train_centrally
-from examples.pelikan_2023.recipe import Recipe
+from examples.pelikan_2023.imbalance import Depth, energy_shares, imbalance
+from examples.pelikan_2023.recipe import BASE, Recipe
 from examples.pelikan_2023.speech import Speech, SpokenScale, dictate, shuffle
 from examples.runner import digest, keep, keep_weights
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
@@ -89,8 +90,9 @@ class Experiment:
 
     def _run(self, recipe: Recipe, seed: int) -> Row:
         begun = time.monotonic()
-        settings = _scaled(recipe.engine, self.scale.rounds).model_copy(update={"seed": seed})
         speech, task = self.speech(), self.task(recipe.norm)
+        values = sum(parameter.numel() for parameter in task.network.parameters())
+        settings = _scaled(recipe.noised(values), self.scale.rounds).model_copy(update={"seed": seed})
         weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
         voices = shuffle(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
@@ -113,20 +115,43 @@ class Experiment:
         losses, seconds = [entry["loss"] for entry in history], round(time.monotonic() - begun, 1)
         return Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
 
-    def task(self, norm: str) -> SpeechCTC:
-        shape = replace(self.scale.shape, norm=norm)  # type: ignore[arg-type]
+    def task(self, norm: str, layers: int | None = None) -> SpeechCTC:
+        """layers: of the network, the scale's by default."""
+        shape = replace(self.scale.shape, norm=norm, layers=layers or self.scale.shape.layers)  # type: ignore[arg-type]
         return network(shape, ALPHABETS["en"], DATA)
 
-    def seed_model(self, norm: str, share: float) -> Arrays:
+    def seed_model(self, norm: str, share: float, layers: int | None = None) -> Arrays:
         """Trained on the server's voices alone for a share of the steps."""
+        deep = layers or self.scale.shape.layers
 
         def make() -> Arrays:
             every = [example for voice in self.speech().server for example in voice]
             plan = Central(max(1, round(self.scale.steps * share)), self.scale.batch, self.scale.peak)
-            speech, tell = Spoken([every], ALPHABETS["en"], MASKS), partial(self.tell, f"seed model, {norm}")
-            return train_centrally(self.task(norm), speech, plan, DATA, tell=tell)
+            speech, tell = Spoken([every], ALPHABETS["en"], MASKS), partial(self.tell, f"seed model, {norm}, {deep}")
+            return train_centrally(self.task(norm, deep), speech, plan, DATA, tell=tell)
 
-        return keep_weights(self.work / "seeds" / f"{norm}-{share:g}.safetensors", make)
+        return keep_weights(self.work / "seeds" / f"{norm}-{share:g}-{deep}.safetensors", make)
+
+    def imbalance(self, layers: Mapping[str, float]) -> float:
+        """Of the deltas of a row on the scale's network. layers: their norms by parameter."""
+        sizes = {name: parameter.numel() for name, parameter in self.task("pre").network.named_parameters()}
+        return imbalance(layers, sizes)
+
+    def depth(self, layers: int) -> Depth:
+        """What one round of clients sends where the network is so deep."""
+
+        def make() -> Depth:
+            task, weights = self.task("pre", layers), self.seed_model("pre", 1.0, layers)
+            settings = BASE.model_copy(update={"rounds": 1})
+            speech = self.speech()
+            plan = engine(settings, task, Spoken(speech.clients, ALPHABETS["en"], MASKS))
+            (figures,) = run_rounds(plan, None, weights).history
+            sizes = {name: parameter.numel() for name, parameter in task.network.named_parameters()}
+            norms, tested = figures["layers"], summary(scores(task, weights, speech.tested))
+            measured, shares = imbalance(norms, sizes), energy_shares(norms)
+            return Depth(layers, self.scale.shape.size, sum(sizes.values()), measured, shares, tested["error"])
+
+        return keep(self.work / "depths", (layers,), BASE, Depth, make)
 
 
 def _scaled(settings: EngineSettings, times: float) -> EngineSettings:

@@ -19,7 +19,7 @@ from server.lab.training.data import Example
 pytest.importorskip("espeakng_loader")
 
 TINY = Scale(
-    crowd=CrowdScale(speakers=24, tested=2, least=2, most=6, digits=2),
+    crowd=CrowdScale(speakers=24, tested=2, held=3, least=2, most=6, digits=2),
     shape=replace(SMALL, size=32, feed_forward=64, layers=2),
     central=Central(steps=3, batch=4),
     rounds=2,
@@ -45,26 +45,32 @@ def test_everyone_reads_digits_of_the_language(experiment: Experiment, language:
     assert {word for each in crowd.learned.values() for word in each.text.split()} <= set(DIGITS[language])
     assert len(_speakers(crowd.learned.values())) == TINY.crowd.speakers
     assert len(_speakers(crowd.tested.values())) == TINY.crowd.tested
+    assert len(_speakers(crowd.held.values())) == TINY.crowd.held
 
 
 def test_no_sentence_is_in_two_parts(experiment: Experiment) -> None:
     parts = experiment.parts("fr", 1)
     users = [example for own in parts.users.values() for example in own]
     held_back = [example for own in parts.own.values() for example in own]
-    groups = [parts.warm_up, users, held_back, parts.tested]
+    groups = [parts.warm_up, users, held_back, parts.tested, parts.held]
     assert sum(map(len, groups)) == len({id(example) for group in groups for example in group})
-    speakers = [_speakers(group) for group in (parts.warm_up, [*users, *held_back], parts.tested)]
+    speakers = [_speakers(group) for group in (parts.warm_up, [*users, *held_back], parts.tested, parts.held)]
     assert sum(map(len, speakers)) == len(set().union(*speakers))
     assert len(parts.warm_up) >= len(users)  # those who say most begin
 
 
 @pytest.mark.parametrize(("holders", "clients"), [("users", None), ("pairs", None), ("silos", SILOS)])
 def test_holders_share_out_what_users_said(experiment: Experiment, holders: str, clients: int | None) -> None:
-    users = experiment.parts("fr", 1).users
+    parts = experiment.parts("fr", 1)
+    users, own = parts.users, parts.own
     expected = clients or {"users": len(users), "pairs": -(-len(users) // 2)}[holders]
     population = experiment.population(Recipe("row", holders, federation("examples", 1, 1)), "fr", 1)
     assert len(population) == expected
     assert sum(population.examples(client) for client in range(expected)) == sum(map(len, users.values()))
+    assert population.held is not None
+    for voice, kept in zip(population.voices, population.held.voices, strict=True):
+        assert _speakers(kept) == _speakers(voice) and not {id(each) for each in kept} & {id(each) for each in voice}
+    assert sum(map(len, population.held.voices)) == sum(map(len, own.values()))
 
 
 @pytest.mark.parametrize("weighting", ["examples", "loss", "word_error"])
@@ -72,6 +78,7 @@ def test_a_row_is_run_once(experiment: Experiment, weighting: str) -> None:
     recipe = Recipe(f"users: {weighting}", "users", federation(weighting, 2, 3))  # type: ignore[arg-type]
     row = experiment.row(recipe, "fr", 1)
     assert row.error >= 0 and len(row.losses) == 2 and np.isfinite(row.losses).all() and any(row.clients)
+    assert len(row.effective) == 2 and all(1 <= value <= 3 for value in row.effective)
     assert experiment.row(recipe, "fr", 1) == row
 
 
@@ -100,7 +107,7 @@ def test_scales_share_speech_and_nothing_else(experiment: Experiment) -> None:
 def test_findings_say_which_do_not_hold_and_figure_3_has_a_line_a_strategy() -> None:
     rates = {"users: FedAvg": 0.30, "users: loss-based": 0.28, "users: WER-based": 0.29, "central: warm-up": 0.40}
     rows = [
-        Row(name, "fr", seed, rate + 0.01 * seed, [0.2, None, 1.5], [1.0], 2.0)
+        Row(name, "fr", seed, rate + 0.01 * seed, [0.2, None, 1.5], [1.0], [9.0], 2.0)
         for name, rate in rates.items()
         for seed in (1, 2)
     ]
@@ -112,7 +119,7 @@ def test_findings_say_which_do_not_hold_and_figure_3_has_a_line_a_strategy() -> 
     assert [(each["finding"], each["holds"]) for each in document["findings"]] == expected
     assert table(document).row_count == 4 and set(charts(document)) == {"table_1", "figure_4_fr"}
     recipes = list(by_cohort(3))[::-1]
-    rows = [Row(recipe.name, "fr", 1, 0.3, [], [1.0], 2.0) for recipe in recipes]
+    rows = [Row(recipe.name, "fr", 1, 0.3, [], [1.0], [9.0], 2.0) for recipe in recipes]
     drawn = charts(summary(recipes, rows, TINY))["figure_3_fr"]
     assert drawn.count("<polyline") == 3 and all(name in drawn for name in ("FedAvg", "loss-based", "WER-based"))
     places = [drawn.index(f">{count} devices<") for count in (5, 10, 20, 40)]

@@ -34,6 +34,9 @@ class Population(Protocol):
     def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
         """Those of its examples, with whatever is drawn afresh at every use (SpecAugment)."""
 
+    def held_back(self, client: int) -> Tensors | None:
+        """Its own examples that it never learns from and is judged by, as they are; None where it has none."""
+
 
 class Task(Protocol):
     """What is learned."""

@@ -19,7 +19,7 @@ from device_sdk.errors import ConfigurationError, LearningError
 from server.aggregation import deltas, optimizers
 from server.aggregation.deltas import DeltaSum
 from server.aggregation.optimizers import update_norm
-from server.lab.simulation.engine.population import Arrays, Population, Task, cohort, load, steps
+from server.lab.simulation.engine.population import Arrays, Population, Task, Tensors, cohort, load, steps
 from server.lab.simulation.engine.settings import EngineSettings
 from server.lab.simulation.engine.state import State, add_noise, store
 from server.lab.simulation.engine.state import load as load_state
@@ -104,11 +104,13 @@ def apply(run: Engine, state: State) -> State:
 def _mean(
     run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, key: bytes
 ) -> tuple[Arrays, dict[str, Any]]:
-    """The mean delta, noised. Figures: loss, norm: means of clients; layers: mean norms of their deltas by parameter
-    (Pelikan et al. 2023, figure 5)."""
+    """The mean delta, noised. Figures: loss, norm: means of clients; effective: as many clients of equal weight would
+    count as much, (sum w)^2 / sum w^2; layers: mean norms of their deltas by parameter (Pelikan et al. 2023,
+    figure 5)."""
     settings = run.settings
     losses: list[float] = []
     norms: list[float] = []
+    counted = np.zeros(0)
     layers: Counter[str] = Counter()
     total, reference = deltas.init({name: tuple(base[name].shape) for name in _trained(run.task)}), math.inf
     size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
@@ -122,11 +124,17 @@ def _mean(
         if settings.weighting == "loss":
             # Weights are relative to the lowest loss of their group, and sums to the lowest so far: no exp underflows.
             lowest = float(sent.losses.min())
-            total = _times(total, math.exp(min(0.0, lowest - reference)) if math.isfinite(reference) else 1.0)
-            part = _times(part, math.exp(min(0.0, reference - lowest)))
+            earlier = math.exp(min(0.0, lowest - reference)) if math.isfinite(reference) else 1.0
+            later = math.exp(min(0.0, reference - lowest))
+            total, part = _times(total, earlier), _times(part, later)
+            counted, sent = counted * earlier, replace(sent, weights=sent.weights * later)
             reference = min(reference, lowest)
-        total = deltas.merge(total, part)
-    figures = {"loss": float(np.mean(losses)), "norm": float(np.mean(norms))}
+        total, counted = deltas.merge(total, part), np.append(counted, sent.weights)
+    figures = {
+        "loss": float(np.mean(losses)),
+        "norm": float(np.mean(norms)),
+        "effective": float(counted.sum() ** 2 / np.square(counted).sum()),
+    }
     by_layer = {name: value / len(losses) for name, value in layers.items()}
     privacy, count = settings.privacy, None
     if privacy is not None and settings.noisy:
@@ -142,7 +150,22 @@ def _compute(run: Engine, base: Mapping[str, Tensor], number: int, start: int, c
     with _seeded(settings.seed, number, _TORCH, start):
         batches = [steps(settings.local, population, client, (settings.seed, number)) for client in clients]
         examples = np.array([population.examples(client) for client in clients], np.float64)
-        return run.worker(base, Group(batches, _weigh(settings, examples), settings.weighting == "word_error"))
+        held_back = _held_back(population, clients) if settings.weighting == "word_error" else None
+        return run.worker(base, Group(batches, _weigh(settings, examples), held_back))
+
+
+def _held_back(population: Population, clients: Sequence[int]) -> list[Tensors]:
+    """Raises ConfigurationError for a client that holds nothing back."""
+    found = []
+    for client in clients:
+        own = population.held_back(client)
+        if own is None:
+            raise ConfigurationError(
+                f"weighting: 'word_error' judges client {client} by examples that it holds back, and it has none; give "
+                "each client one, or weigh by 'examples' or 'loss'"
+            )
+        found.append(own)
+    return found
 
 
 @contextmanager

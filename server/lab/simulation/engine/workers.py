@@ -36,11 +36,12 @@ class Sent:
 @dataclass(frozen=True, slots=True)
 class Group:
     """Clients that are computed at once. batches: an iterator of local steps for each. weigh: (losses [K], word error
-    rates [K] or None) -> weights [K]; errors: whether word errors are wanted."""
+    rates [K] or None) -> weights [K]; held_back: what word errors are counted on, of each client, where they are
+    wanted."""
 
     batches: Sequence[Iterator[Tensors]]
     weigh: Callable[[Vector, Vector | None], Vector]
-    errors: bool = False
+    held_back: Sequence[Tensors] | None = None
 
 
 Worker = Callable[[Mapping[str, Tensor], Group], Sent]
@@ -195,7 +196,7 @@ class Loop:
         load(self.network, weights)
         losses, squares, counts = [], [], []
         total = [torch.zeros_like(values) for values in base]
-        for batches in group.batches:
+        for place, batches in enumerate(group.batches):
             with torch.no_grad():
                 torch._foreach_copy_(trained, base)
             seen = []
@@ -207,8 +208,10 @@ class Loop:
             losses.append(float(np.mean(seen)))
             with torch.no_grad():
                 errors = None
-                if group.errors:
-                    wrong, counted = self.task.errors(self.network, batch)
+                if group.held_back is not None:
+                    training = self.network.training
+                    wrong, counted = self.task.errors(self.network.eval(), group.held_back[place])
+                    self.network.train(training)
                     errors = np.array([wrong.sum() / max(1, counted.sum())])
                 delta = list(torch._foreach_add(trained, base, alpha=-1))
                 norms = torch.stack(torch._foreach_norm(delta)).square()

@@ -19,9 +19,10 @@ LABELS = 5
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A population whose examples are in memory: tensors of each client."""
+    """A population whose examples are in memory: tensors of each client. kept: what each holds back."""
 
     clients: Sequence[Tensors]
+    kept: Sequence[Tensors] | None = None
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -32,6 +33,9 @@ class Held:
     def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
         index = torch.as_tensor(np.asarray(chosen))
         return tuple(values[index] for values in self.clients[client])
+
+    def held_back(self, client: int) -> Tensors | None:
+        return None if self.kept is None else self.kept[client]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,10 @@ def test_a_round_is_the_weighted_mean_of_rounds_of_one_client(way: Way, weights:
     """By equations 8 to 10 of Gao et al. 2022, whose coefficients sum to 1, as the server computes them."""
     given = EngineSettings(cohort=SIZE, local=local, weighting=weights, way=way, group=2)
     task, held = perceptrons()
+    kept = perceptrons(1)[1]  # word errors are those of what no client learns from
     alone = given.model_copy(update={"cohort": 1, "weighting": "uniform"})
     own, states = zip(*(move(alone, Held([clip])) for clip in held.clients), strict=True)
-    scores = [evaluate(task, {n: torch.from_numpy(v) for n, v in s.weights.items()}, held, range(SIZE)) for s in states]
+    scores = [evaluate(task, {n: torch.from_numpy(v) for n, v in s.weights.items()}, kept, range(SIZE)) for s in states]
     examples = np.array([held.examples(client) for client in range(SIZE)])
     shares = {
         "uniform": np.full(SIZE, 1 / SIZE),
@@ -71,7 +72,14 @@ def test_a_round_is_the_weighted_mean_of_rounds_of_one_client(way: Way, weights:
         "word_error": deltas.cost_shares([each[n].wrong / each[n].counted for n, each in enumerate(scores)]),
     }[weights]
     assert shares.sum() == pytest.approx(1)
-    close(move(given)[0], {n: sum(share * delta[n] for share, delta in zip(shares, own, strict=True)) for n in own[0]})
+    found, after = move(given, Held(held.clients, kept.clients))
+    close(found, {n: sum(share * delta[n] for share, delta in zip(shares, own, strict=True)) for n in own[0]})
+    assert after.history[0]["effective"] == pytest.approx(1 / np.square(shares).sum(), rel=1e-5)
+
+
+def test_whoever_holds_nothing_back_cannot_be_judged() -> None:
+    with pytest.raises(ConfigurationError, match="client 0 by examples that it holds back"):
+        move(EngineSettings(cohort=SIZE, local=WHOLE, weighting="word_error"))
 
 
 @pytest.mark.parametrize("way", WAYS)
