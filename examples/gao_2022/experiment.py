@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -92,7 +93,8 @@ class Experiment:
         return keep(self.work / "rows", names, recipe, Row, lambda: self._run(recipe, language, seed))
 
     def _run(self, recipe: Recipe, language: Language, seed: int) -> Row:
-        begun, history = time.monotonic(), ()
+        begun = time.monotonic()
+        history: Sequence[Mapping[str, Any]] = ()
         if recipe.engine is None:
             weights = self.central(recipe.holders, language, seed)
         else:
@@ -103,7 +105,7 @@ class Experiment:
             begin = None if recipe.scratch else self.central("warm-up", language, seed)
             folder = self.work / "states" / f"{recipe.name}-{language}-{seed}-{digest(recipe)}"
             state = run_rounds(plan, folder, begin, told, save_every=5)
-            weights, history = state.weights, tuple(state.history)
+            weights, history = state.weights, state.history
         parts, task = self.parts(language, seed), self.task(language, seed)
         error = summary(scores(task, weights, [[each] for each in parts.tested]))["error"]
         users = [name for name in parts.users if parts.own.get(name)]

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from examples.cohorts import MASKS, Central, Spoken, network, scores, train_centrally
-from examples.pelikan_2023.imbalance import Depth, energy_shares, imbalance
+from examples.pelikan_2023.imbalance import CLEAN, Depth, energy_shares, imbalance
 from examples.pelikan_2023.recipe import BASE, Recipe
 from examples.pelikan_2023.speech import Speech, SpokenScale, dictate, shuffle
-from examples.runner import digest, keep, keep_weights
+from examples.runner import digest, keep, keep_weights, rates
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import Diverged, engine, parameters, run_rounds
@@ -132,18 +132,22 @@ class Experiment:
 
         return keep_weights(self.work / "seeds" / f"{norm}-{share:g}-{deep}.safetensors", make)
 
-    def imbalance(self, layers: Mapping[str, float]) -> float:
-        """Of the deltas of a row on the scale's network. layers: their norms by parameter."""
+    def measured(self, rows: Sequence[Row]) -> tuple[dict[str, dict[str, Any]], float]:
+        """(word errors by row name, imbalance of the deltas of the row without noise that is clipped as a whole, NaN
+        without it): what the entry test goes by."""
         sizes = {name: parameter.numel() for name, parameter in self.task("pre").network.named_parameters()}
-        return imbalance(layers, sizes)
+        names = dict.fromkeys(row.name for row in rows)
+        errors = {name: rates({row.seed: row.error for row in rows if row.name == name}) for name in names}
+        found = [imbalance(row.layers, sizes) for row in rows if row.name == CLEAN]
+        return errors, float(np.mean(found)) if found else float("nan")
 
     def depth(self, layers: int) -> Depth:
         """What one round of clients sends where the network is so deep."""
 
         def make() -> Depth:
             task, weights = self.task("pre", layers), self.seed_model("pre", 1.0, layers)
-            settings = BASE.model_copy(update={"rounds": 1})
             speech = self.speech()
+            settings = BASE.model_copy(update={"rounds": 1, "cohort": min(BASE.cohort, len(speech.clients))})
             plan = engine(settings, task, Spoken(speech.clients, ALPHABETS["en"], MASKS))
             (figures,) = run_rounds(plan, None, weights).history
             sizes = {name: parameter.numel() for name, parameter in task.network.named_parameters()}

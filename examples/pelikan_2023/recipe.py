@@ -55,6 +55,11 @@ class Recipe(BaseModel):
             raise ValueError(f"noise: found {self.noise} without a clipping bound; give engine.privacy")
         return self
 
+    @property
+    def layered(self) -> bool:
+        """Whether every parameter array has a bound of its own."""
+        return self.engine.privacy is not None and self.engine.privacy.clipping != "global"
+
     def noised(self, values: int) -> EngineSettings:
         """The federation with this row's noise. values: D, the network's parameters."""
         privacy, cohort = self.engine.privacy, self.engine.cohort

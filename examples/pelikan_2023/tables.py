@@ -1,7 +1,6 @@
 """The document, its table beside the paper's, which of its findings hold here, and a chart."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,15 +10,19 @@ from rich.table import Table
 
 from examples import runner
 from examples.pelikan_2023.experiment import Row
+from examples.pelikan_2023.imbalance import LEAST, LOST, Depth, energy_shares
 from examples.pelikan_2023.recipe import Recipe
 
-CLEAN = "no noise, dim"
+CLEAN, UNNOISED = "no noise, dim", "no noise, global"
 RECOVERED = 0.8
 _LEVEL = re.compile(r"(\w+) noise, (global|uniform|dim)")
 
 
-def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything as JSON: every row under every seed, its mean and spread, and the findings."""
+def summary(
+    recipes: Sequence[Recipe], rows: Sequence[Row], gate: Mapping[str, Any] | None = None, depths: Sequence[Depth] = ()
+) -> dict[str, Any]:
+    """Everything as JSON: every row under every seed, its mean and spread, and the findings; what the entry test said,
+    and imbalance by depth."""
     entries = [
         {
             "recipe": recipe.model_dump(mode="json"),
@@ -33,6 +36,7 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
         if (own := [row for row in rows if row.name == recipe.name])
     ]
     document: dict[str, Any] = {"seeds": sorted({row.seed for row in rows}), "rows": entries}
+    document |= {"entry": gate, "depths": [asdict(depth) for depth in depths]}
     document["findings"] = findings(document)
     return document
 
@@ -41,15 +45,20 @@ def findings(document: Mapping[str, Any]) -> dict[str, Any]:
     """What of the paper holds: the share of the loss by noise that per-layer clipping wins back at the noise where
     global clipping loses most, of means and under each seed; and ``levels``, at every noise: that share, what global
     clipping loses, and word errors with ``dim`` minus those with ``global``, each with its interval over seeds. Empty
-    where rows that it needs have not run."""
+    where rows that it needs have not run; without rows by layer, only what global clipping loses."""
     errors = {row["recipe"]["name"]: row["error"] for row in document["rows"]}
     levels: dict[str, dict[str, Any]] = {}
     for name, rates in errors.items():
         if (match := _LEVEL.fullmatch(name)) and match[1] != "no":
             levels.setdefault(match[1], {})[match[2]] = rates
+    lost = {
+        level: {"lost": runner.seed_difference(errors[UNNOISED], rates["global"])}
+        for level, rates in levels.items()
+        if "global" in rates and UNNOISED in errors
+    }
     whole = {level: rates for level, rates in levels.items() if {"global", "dim"} <= set(rates)}
     if CLEAN not in errors or not whole:
-        return {}
+        return {"levels": lost} if lost else {}
     clean, worst = errors[CLEAN], max(whole, key=lambda level: float(whole[level]["global"]["mean"]))
     result: dict[str, Any] = {"noise": worst}
     for kind in ("uniform", "dim"):
@@ -60,7 +69,7 @@ def findings(document: Mapping[str, Any]) -> dict[str, Any]:
             each = [_recovered(*triple) for triple in triples]
             result[kind] = {"recovered": share, "per_seed": each, "holds": (share or 0.0) >= RECOVERED}
     result["ordered"] = {level: rates["dim"]["mean"] <= rates["global"]["mean"] for level, rates in whole.items()}
-    result["levels"] = {
+    result["levels"] = lost | {
         level: {
             "recovered": _recovered(*(each["mean"] for each in (clean, rates["global"], rates["dim"]))),
             "lost": runner.seed_difference(clean, rates["global"]),
@@ -90,13 +99,33 @@ def table(document: Mapping[str, Any]) -> Table:
         "epsilon": epsilon,
         "paper, test": lambda row: "" if row["recipe"]["paper"] is None else f"{row['recipe']['paper']:.1f}",
     }
-    caption = "the noise of a round's mean is 6 to 12 times the paper's, over the clipping bound"
+    caption = "the noise of a round's mean over the clipping bound is the paper's: 0.016, 0.048, 0.16"
     return runner.table(title, document["rows"], columns, caption)
+
+
+def depth_table(document: Mapping[str, Any]) -> Table:
+    """How far LayerNorm's values exceed attention's in what clients send, by depth of the network."""
+    columns: dict[str, Any] = {
+        "layers": lambda depth: str(depth["layers"]),
+        "parameters": lambda depth: f"{depth['values']:,}",
+        "LayerNorm / attention": lambda depth: f"{depth['imbalance']:.1f}",
+        "squared norm": lambda depth: _shares(depth["shares"]),
+        "seed model": lambda depth: f"{100 * depth['error']:.1f}",
+    }
+    title = "Root mean square of the values that clients send, by depth"
+    return runner.table(title, document["depths"], columns, f"expected: {LEAST:g} at least")
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
     """The findings in words, and the parameters whose deltas are largest (the paper's figure 5)."""
-    found = document["findings"]
+    found, gate = document["findings"], document.get("entry")
+    if gate is not None:
+        lost = f"{_points(gate['lost'])} points"
+        verdict = "passed" if gate["passes"] else "not passed, so rows that clip by layer are left out"
+        yield (
+            f"entry test {verdict}: LayerNorm's values are {gate['imbalance']:.1f} times attention's (expected "
+            f"{LEAST:g}), and clipping as a whole loses {lost} at middle noise (expected {100 * LOST:g})"
+        )
     if not found:
         yield "findings: rows without noise, with global and with dim clipping have not all run"
     for kind, printed in (("uniform", "82 %"), ("dim", "89 %")):
@@ -107,26 +136,16 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
             where = f"{found['noise']} noise, where global clipping loses most"
             yield f"{where}: by {kind} {shown}{verdict}; paper: {printed}"
     for level, each in found.get("levels", {}).items():
-        lost, change = _points(each["lost"]), _points(each["dim minus global"])
-        yield f"{level} noise: global clipping loses {lost} points; dim instead of it changes that by {change}"
+        instead = each.get("dim minus global")
+        change = "" if instead is None else f"; dim instead of it changes that by {_points(instead)}"
+        yield f"{level} noise: global clipping loses {_points(each['lost'])} points{change}"
     for row in document["rows"]:
         layers = row["seeds"][0]["layers"]
-        if row["recipe"]["name"] == "no noise, global" and layers:
+        if row["recipe"]["name"] == UNNOISED and layers:
             order = sorted(layers, key=lambda name: -layers[name])
             yield "largest deltas: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[:4])
             yield "smallest: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[-4:])
-            shares = [f"{kind} {100 * share:.0f} %" for kind, share in energy_shares(layers).items()]
-            yield f"squared norm of deltas: {', '.join(shares)}"
-
-
-def energy_shares(layers: Mapping[str, float]) -> dict[str, float]:
-    """How much of the squared norm of deltas each kind of parameter has, most first; per-layer clipping takes from the
-    kinds whose share is larger than that of their values. layers: norms by parameter name."""
-    squares: Counter[str] = Counter()
-    for name, norm in layers.items():
-        squares[_kind(name)] += norm**2  # type: ignore[assignment]
-    whole = sum(squares.values())
-    return {kind: square / whole for kind, square in squares.most_common()} if whole else {}
+            yield f"squared norm of deltas: {_shares(energy_shares(layers))}"
 
 
 def chart(document: Mapping[str, Any]) -> str:
@@ -138,13 +157,8 @@ def chart(document: Mapping[str, Any]) -> str:
     return runner.chart(groups.items())
 
 
-def _kind(name: str) -> str:
-    parts = name.split(".")
-    if any(part.endswith("norm") for part in parts):
-        return "LayerNorm"
-    if parts[0] in ("convolution", "output"):
-        return parts[0]
-    return "perceptron" if {"inner", "outer"} & set(parts) else "attention"
+def _shares(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in shares.items())
 
 
 def _recovered(clean: float, whole: float, layered: float) -> float | None:

@@ -10,9 +10,10 @@ from device_sdk.errors import ConfigurationError
 from examples import runner
 from examples.pelikan_2023.__main__ import RECIPES
 from examples.pelikan_2023.experiment import Experiment, Scale
+from examples.pelikan_2023.imbalance import energy_shares, entry, imbalance
 from examples.pelikan_2023.recipe import BASE, Recipe, read_recipe, read_recipes
 from examples.pelikan_2023.speech import SpokenScale, dictate, shuffle
-from examples.pelikan_2023.tables import chart, energy_shares, findings, remarks, summary, table
+from examples.pelikan_2023.tables import chart, findings, remarks, summary, table
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.simulation.engine.settings import Privacy
 from tests.examples.scripts import run_script
@@ -21,7 +22,7 @@ pytest.importorskip("espeakng_loader")
 
 SHAPE = CTCTransformerShape(mel_bins=16, size=8, feed_forward=8, layers=1, heads=1, dropout=0.0, layer_drop=0.0)
 SCALE = Scale(SpokenScale(clients=4, server=2, tested=2, each=2, digits=2), SHAPE, steps=2, batch=2)
-ENGINE = BASE.model_copy(update={"rounds": 2, "cohort": 3})
+ENGINE = BASE.model_copy(update={"rounds": 2, "cohort": 3, "local": BASE.local.model_copy(update={"count": 2})})
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +31,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rows(work: Path) -> None:
-    noisy = ENGINE.model_copy(update={"privacy": Privacy(clip_norm=0.5, clipping="dim", noise_multiplier=0.5)})
+    noisy = ENGINE.model_copy(update={"privacy": Privacy(clip_norm=0.01, clipping="global")})
     recipes = [
         Recipe(name="seed model alone", table="2", begin="only", paper=61.2),
         Recipe(name="no noise, dim", table="2", engine=ENGINE),
-        Recipe(name="low noise, global", table="2", engine=noisy, iid=True, masks=False),
+        Recipe(name="low noise, global", table="2", engine=noisy, noise=0.5, iid=True, masks=False),
         Recipe(name="post", table="7", engine=ENGINE, begin="scratch", norm="post"),
     ]
     experiment = Experiment(work, SCALE)
@@ -74,10 +75,39 @@ def test_recipes() -> None:
     found = {recipe.name: recipe for recipe in read_recipes(RECIPES)}
     assert len(found) == len(list(RECIPES.glob("*.toml"))) >= 20
     privacy = found["middle noise, dim"].engine.privacy
-    assert privacy is not None and privacy.clipping == "dim" and privacy.noise_multiplier > 0
-    assert found["no clipping"].engine == BASE and found["three steps, FedProx"].engine.local.proximal > 0
+    assert privacy is not None and privacy.clipping == "dim" and found["middle noise, dim"].noise == 0.048
+    assert found["no clipping"].engine == BASE and found["FedProx"].engine.local.proximal > 0
+    assert BASE.local.count == 10 and BASE.local.clip_norm == 1.0 and BASE.optimizer.kind == "lamb"
     same = {r.engine.model_copy(update={"privacy": None}).digest() for n, r in found.items() if "noise" in n}
     assert len(same) == 1  # rows of table 2 differ in privacy only
+
+
+@pytest.mark.parametrize(("name", "sigma"), [("low", 1e-8), ("middle", 3e-8), ("high", 1e-7)])
+def test_noise_is_as_large_as_in_the_paper_whatever_network_and_cohort(name: str, sigma: float) -> None:
+    """Norm of the noise in a round's mean over the bound: sigma sqrt(D) / C there, z sqrt(D) / L here."""
+    recipe = next(each for each in read_recipes(RECIPES) if each.name == f"{name} noise, global")
+    for values, cohort in ((100_670, 64), (255_000_000, 1024)):
+        engine = recipe.model_copy(update={"engine": recipe.engine.model_copy(update={"cohort": cohort})}).noised(
+            values
+        )
+        assert engine.privacy is not None
+        ratio = engine.privacy.noise_multiplier * values**0.5 / cohort
+        assert ratio == pytest.approx(sigma * 255e6**0.5 / 1e-2, rel=0.01)
+    with pytest.raises(ValueError, match=r"engine\.privacy"):
+        Recipe(name="a", table="2", noise=0.1)
+
+
+def test_entry() -> None:
+    """Clipping by layer is tried where LayerNorm dominates and noise costs something, and only there."""
+    layers = {"layers.0.attention_norm.weight": 2.0, "layers.0.projections.weight": 3.0, "output.weight": 50.0}
+    sizes = {"layers.0.attention_norm.weight": 4, "layers.0.projections.weight": 900, "output.weight": 1}
+    assert imbalance(layers, sizes) == pytest.approx((2.0 / 2) / (3.0 / 30))
+    assert str(imbalance({"output.weight": 1.0}, sizes)) == "nan"
+    clean, noised = runner.rates({1: 0.2, 2: 0.3}), runner.rates({1: 0.26, 2: 0.36})
+    rates = {"no noise, global": clean, "middle noise, global": noised}
+    assert entry(rates, 10.5)["passes"] and not entry(rates, 9.5)["passes"]
+    assert not entry(rates | {"middle noise, global": clean}, 10.5)["passes"]
+    assert not entry({"no noise, global": clean}, 10.5)["passes"]
 
 
 @pytest.mark.parametrize("content", ["name = 1", "x", 'name = "a"\ntable = "2"\n[engine]\ncohort = 0', "colour = 1"])
@@ -134,3 +164,23 @@ def test_the_script(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no noise, dim" in shown.stdout and "2 seeds" in shown.stdout and (work / "plots" / "noise.svg").exists()
     document = json.loads(run_script("pelikan_2023", *words, "--json").stdout)
     assert [len(row["losses"]) for row in document["rows"][0]["seeds"]] == [2, 2]
+
+
+def test_rows_by_layer_are_left_out_where_nothing_dominates(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    privacy = {each: Privacy(clip_norm=0.01, clipping=each) for each in ("global", "dim")}
+    small = {kind: ENGINE.model_copy(update={"privacy": bounds}) for kind, bounds in privacy.items()}
+    recipes = [
+        Recipe(name="no noise, dim", table="2", engine=small["dim"]),
+        Recipe(name="no noise, global", table="2", engine=small["global"]),
+        Recipe(name="middle noise, global", table="2", engine=small["global"], noise=0.048),
+    ]
+    monkeypatch.setattr("examples.pelikan_2023.__main__.Scale", lambda: SCALE)
+    monkeypatch.setattr("examples.pelikan_2023.__main__.read_recipes", lambda _: recipes)
+    monkeypatch.setattr("examples.pelikan_2023.__main__.DEPTHS", (1, 2))
+    shown = run_script("pelikan_2023", "--work", work, "--seeds", 1)
+    assert shown.exit_code == 0, shown.exception
+    assert "entry test not passed" in shown.stdout and "no noise, dim" not in shown.stdout
+    assert "LayerNorm / attention" in shown.stdout and "middle noise: global clipping loses" in shown.stdout
+    document = json.loads(run_script("pelikan_2023", "--work", work, "--depths", "--json").stdout)
+    assert [depth["layers"] for depth in document["depths"]] == [1, 2] and not document["rows"]
+    assert all(depth["imbalance"] > 0 for depth in document["depths"])
