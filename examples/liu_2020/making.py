@@ -106,7 +106,7 @@ def train_recognizer(
     if described.exists() and json.loads(described.read_text("utf-8"))["result"].get("progress", 0.0) >= 1.0:
         return
     given = {"budget": Budget(steps=settings.recognizer_steps), "snapshot_minutes": 15.0}
-    recipe = further_recipe(start, made_augmented=0.1, shard=settings.shard, window=6, **given)
+    recipe = further_recipe(start.architecture, made_augmented=0.1, shard=settings.shard, window=6, **given)
     scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
     mixture = spoken_by(MEETINGS, 600, sentences, scenes)
     train_rnnt(recipe, mixture, start.file("tokenizer.model").read_bytes(), out, watched, begin=start.weights)

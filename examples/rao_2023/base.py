@@ -1,10 +1,13 @@
-"""The base model: the packaged one, trained further on general sentences by base voices alone, in stages.
+"""The base model: the packaged one, or a new one, trained on general sentences by base voices alone, in stages.
 
 The packaged model has heard neither the requests nor a voice of devices or tests, and neither does a stage."""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.architecture import PRESETS
+from device_sdk.bundle.architecture import PRESETS, Architecture, Shaped
+from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.errors import ConfigurationError
 from examples.rao_2023.domains import QUIET, Domain, general, people
 from server.lab.corpora.acoustics import GENTLE, Ranges
 from server.lab.training.data import Example
+from server.lab.training.pieces import train_pieces
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.speech import Mixture
 from server.lab.training.trainer import Budget
@@ -25,6 +30,32 @@ from server.lab.training.trainer import Budget
 Weights = Mapping[str, NDArray[np.float32]]
 
 _SHARD_A_MINUTE = 500  # utterances, so that a short run does not make speech for a long one
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a base model grows from. pieces: of its tokenizer, a SentencePiece model. weights: parameters and constants
+    to go on from; None begins anew."""
+
+    architecture: Architecture
+    pieces: bytes
+    weights: Weights | None
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Start:
+        """A bundle's network. Raises BundleError for another encoder than an LSTM."""
+        return cls(bundle.lstm, bundle.file("tokenizer.model").read_bytes(), bundle.weights)
+
+    @classmethod
+    def untrained(cls, preset: str, sentences: Iterable[str]) -> Start:
+        """A new network of a preset with pieces of these sentences. Raises ConfigurationError where these are too few
+        for its pieces."""
+        architecture = PRESETS[preset]
+        return cls(architecture, train_pieces(sentences, architecture.pieces), None)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +87,7 @@ STAGES = (
 
 def train_base(
     data: Path,
-    bundle: Bundle,
+    start: Start,
     out: Path,
     minutes: float,
     longest: int,
@@ -64,34 +95,41 @@ def train_base(
     watched: Sequence[Example],
     stages: Sequence[BaseStage] = STAGES,
 ) -> Weights:
-    """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before. A
-    stage that is finished is not run again, one that was stopped goes on from its checkpoint. minutes: of training in
-    all, the making of speech not counted. longest, turns: of the general domain. watched: the blank is calibrated on
-    those whose source ends with ``.development``."""
-    weights: Weights = bundle.weights
+    """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before; the
+    first one of a new network by CTC. A stage that is finished is not run again, one that was stopped goes on from its
+    checkpoint. minutes: of training in all, the making of speech not counted. longest, turns: of the general domain.
+    watched: the blank is calibrated on those whose source ends with ``.development``."""
+    weights = start.weights
     for number, stage in enumerate(stages, 1):
         folder = out / f"stage-{number}"
         if not _is_finished(folder):
             share = minutes * stage.share
             shard = max(40, min(stage.shard, round(_SHARD_A_MINUTE * share)))
             given = {"budget": Budget(minutes=share), "made_augmented": stage.changed, "window": stage.window}
-            recipe = further_recipe(bundle, shard=shard, **given)
+            recipe_of = first_recipe if weights is None else further_recipe
+            recipe = recipe_of(start.architecture, shard=shard, **given)
             domain = general(data, longest, max(turns, stage.turns))
             sentences = [sentence.text for sentence in domain.sentences["learn"]]
             mixture = spoken_by(domain, stage.people, sentences, stage.scenes)
-            train_rnnt(recipe, mixture, bundle.file("tokenizer.model").read_bytes(), folder, watched, begin=weights)
+            train_rnnt(recipe, mixture, start.pieces, folder, watched, begin=weights)
         weights = load_file(folder / "weights.safetensors")
+    assert weights is not None  # there are stages
     return weights
 
 
-def further_recipe(bundle: Bundle, **given: Any) -> Recipe:
-    """To go on from a bundle's weights with made speech. ConfigurationError: its architecture has no preset."""
-    preset = next((name for name, architecture in PRESETS.items() if architecture == bundle.architecture), None)
+def first_recipe(architecture: Shaped, **given: Any) -> Recipe:
+    """To train a new network with made speech. ConfigurationError: its architecture has no preset."""
+    preset = next((name for name, known in PRESETS.items() if known == architecture), None)
     if preset is None:
         known = ", ".join(PRESETS)
         raise ConfigurationError(f"bundle: expected one of the architectures {known}; give --base instead")
+    return Recipe(preset, batch=40, seconds=120.0, threads=1, **given)
+
+
+def further_recipe(architecture: Shaped, **given: Any) -> Recipe:
+    """To go on from trained weights with made speech. ConfigurationError: the architecture has no preset."""
     usual: dict[str, Any] = {"peak": 1.5e-3, "helper": 0.0, "augment_share": 0.0, "dropout": 0.05, "average": 0.998}
-    return Recipe(preset, batch=40, seconds=120.0, threads=1, **usual, **given)
+    return first_recipe(architecture, **usual, **given)
 
 
 def spoken_by(domain: Domain, count: int, sentences: Iterable[str], scenes: Ranges) -> Mixture:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from device_sdk.bundle import Bundle
+from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.settings import TeacherSettings
-from examples.rao_2023.base import train_base
+from examples.rao_2023.base import Start, train_base
 from examples.rao_2023.domains import Domain, Stage, general, newly_frequent, requests, says_any
-from examples.rao_2023.methods import CohortSettings, Method, general_text
+from examples.rao_2023.methods import CohortSettings, Method, Weak, general_text
 from examples.rao_2023.rounds import Knowledge, Learned, learn, transcribe
 from examples.rao_2023.speech import Clip, Said, clips_each, keep_clips
 from examples.runner import Errors, digest, keep
@@ -41,7 +42,9 @@ class Scale:
     """How large everything is. longest: words of a sentence. turns: distinct turns of meetings among the general
     sentences. base_minutes: training time of the base model. persons: people who own devices; tested: people of a test.
     test, development: clips. rehearsal: pseudo-devices of a round. follow: the teacher's decay and interval; others:
-    the rest of table 5. at_once: the teacher that is the student itself."""
+    the rest of table 5. at_once: the teacher that is the student itself. weight: of feedback beside the label, where a
+    row does not say; an expected cost pulls a quarter as hard as a label at most. preset: of the network, which is then
+    trained from its beginning; None goes on with the packaged one."""
 
     longest: int = 8
     turns: int = 500
@@ -54,11 +57,14 @@ class Scale:
     follow: tuple[float, int] = (0.9, 3)
     others: tuple[tuple[float, int], ...] = ((0.9, 1), (0.9, 20), (0.98, 3))
     at_once: tuple[float, int] = (0.0, 1)
+    weight: float = 2.0
+    preset: str | None = None
     cohort: CohortSettings = field(default_factory=CohortSettings)
 
     @classmethod
     def full(cls) -> Scale:
-        """The paper's: 400 devices and 40 pseudo-devices a round, 16 utterances each, 3,000 rounds, whole network."""
+        """The paper's: 60 M parameters, 400 devices and 40 pseudo-devices a round, 16 utterances each, 3,000 rounds,
+        the whole network, losses of equal weight."""
         return cls(
             longest=14,
             turns=1_000_000,
@@ -70,6 +76,8 @@ class Scale:
             follow=(0.999, 10),
             others=((0.999, 100), (0.999, 200), (0.9999, 10), (0.9999, 100)),
             at_once=(0.975, 1),
+            weight=1.0,
+            preset="paper",
             cohort=CohortSettings(rounds=3000, devices=400, batch=16, trained=("",), evaluate_every=250),
         )
 
@@ -90,17 +98,21 @@ class Row:
 
 def methods(scale: Scale) -> list[Method]:
     """The rows of tables 2 to 5, but for the initial model."""
-    follow = TeacherSettings(*scale.follow, confidence=0.0)
+    follow, weight = TeacherSettings(*scale.follow, confidence=0.0), scale.weight
+    single: tuple[Weak, ...] = ("slots", "score", "binary")
+    kinds: list[tuple[Weak, ...]] = [("transcript",), ("transcript", "slots"), *((kind,) for kind in single)]
     rows = [
         Method("supervised oracle", "transcript"),
         Method("teacher not updated"),
         Method("teacher EMA", teacher=follow),
-        Method("EMA + transcript", teacher=follow, weak=("transcript",)),
-        Method("EMA + transcript + slots", teacher=follow, weak=("transcript", "slots")),
-        Method("EMA + slots", teacher=follow, weak=("slots",)),
-        Method("EMA + score", teacher=follow, weak=("score",)),
+        *(Method(f"EMA + {' + '.join(weak)}", teacher=follow, weak=weak, weight=weight) for weak in kinds),
     ]
-    rows += [Method(f"score only, noise {s:g}", "none", weak=("score",), sigma=s) for s in (0.0, 0.1, 0.2, 0.4)]
+    if weight != 1.0:  # the paper's
+        rows += [Method(f"EMA + {kind}, equal weights", teacher=follow, weak=(kind,)) for kind in single[:2]]
+    rows += [
+        Method(f"binary only, noise {sigma:g}", "none", weak=("binary",), sigma=sigma, weight=weight)
+        for sigma in (0.0, 0.1, 0.2, 0.4)
+    ]
     rows.append(Method("EMA + rehearsal", teacher=follow, rehearsal=scale.rehearsal))
     for decay, interval in (*scale.others, scale.at_once):
         settings = TeacherSettings(decay, interval, confidence=0.0)
@@ -127,9 +139,11 @@ class Experiment:
     ) -> None:
         """base: weights to begin with instead of training. bundle: what they grow from; by default the packaged one."""
         torch.set_num_threads(1)
+        if scale.preset is not None and bundle is not None:
+            raise ConfigurationError(f"scale.preset: found {scale.preset!r} beside a bundle, expected one of them")
         begin = "" if base is None else f"-{hashlib.sha256(base.read_bytes()).hexdigest()[:8]}"
         self.data, self.work, self.scale, self.tell = data, work / f"{digest(scale)}{begin}", scale, tell
-        self.given, self.bundle = base, bundle or Bundle.open()
+        self.given, self.bundle = base, bundle
         self._tested: dict[tuple[str, Stage], list[Clip]] = {}
 
     @cached_property
@@ -139,6 +153,13 @@ class Experiment:
     @cached_property
     def general(self) -> Domain:
         return general(self.data, self.scale.longest, self.scale.turns)
+
+    @cached_property
+    def start(self) -> Start:
+        """What the base model grows from, whose pieces all rows have. A new network's are made of general sentences."""
+        if self.scale.preset is None:
+            return Start.of(self.bundle or Bundle.open())
+        return Start.untrained(self.scale.preset, (each.text for each in self.general.sentences["learn"]))
 
     @cached_property
     def known(self) -> Knowledge:
@@ -184,7 +205,7 @@ class Experiment:
             for clip in self.tested(domain, "development")
         ]
         given = (scale.base_minutes, scale.longest, scale.turns)
-        return train_base(self.data, self.bundle, self.work / "base", *given, watched)
+        return train_base(self.data, self.start, self.work / "base", *given, watched)
 
     def row(self, method: Method | None, seed: int) -> Row:
         """One method under one seed, or the initial model; a finished one is read."""
@@ -194,9 +215,9 @@ class Experiment:
     def _run(self, method: Method | None, seed: int) -> Row:
         begun = time.monotonic()
         learned = Learned(self.base, (), ()) if method is None else self._learn(method, seed)
-        network = RNNT(self.bundle.lstm).eval().from_parameters(learned.weights)
+        network = RNNT(self.start.architecture).eval().from_parameters(learned.weights)
         new, old = (
-            tuple(transcribe(network, self.bundle.tokenizer, self.tested(domain)))
+            tuple(transcribe(network, self.start.tokenizer, self.tested(domain)))
             for domain in (self.requests, self.general)
         )
         seconds = round(time.monotonic() - begun, 1)
@@ -209,11 +230,11 @@ class Experiment:
 
         def watch(number: int, student: RNNT) -> float:
             self.tell(f"{method.name}, seed {seed}", number, cohort.rounds)
-            return errors(development, transcribe(student, self.bundle.tokenizer, development)).rate
+            return errors(development, transcribe(student, self.start.tokenizer, development)).rate
 
         said = self.said(self.requests, count * cohort.devices, seed)
         remembered = self.said(self.general, count * method.rehearsal, seed)
-        return learn(self.bundle, self.base, method, cohort, said, remembered, self.known, seed, watch)
+        return learn(self.start, self.base, method, cohort, said, remembered, self.known, seed, watch)
 
 
 def errors(clips: Sequence[Clip], texts: Sequence[str]) -> Errors:

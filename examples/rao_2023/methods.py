@@ -39,7 +39,7 @@ class LabelSettings:
 
 
 Label = Literal["transcript", "teacher", "none"]
-Weak = Literal["transcript", "slots", "score"]
+Weak = Literal["transcript", "slots", "score", "binary"]
 STILL = TeacherSettings(decay=1.0, interval=1, confidence=0.0)
 ADAM = OptimizerSettings(kind="adam", learning_rate=8e-4, epsilon=1e-6)
 
@@ -47,16 +47,19 @@ ADAM = OptimizerSettings(kind="adam", learning_rate=8e-4, epsilon=1e-6)
 @dataclass(frozen=True, slots=True)
 class Method:
     """label: what the student is taught: the true transcript (the oracle), the teacher's, or nothing.
-    teacher: how it follows the student; decay 1 never updates it. weak: what feedback says of the student's n-best:
-    word errors against another recognizer's transcript, wrong slots (both by expected cost), or only whether the served
-    hypothesis was wrong (REINFORCE). sigma: noise of that score. rehearsal: pseudo-devices with transcribed clips of
-    the old domain, a round."""
+    teacher: how it follows the student; decay 1 never updates it. weak: what feedback says of the student's n-best.
+    Another system, which errs, heard the request too: ``transcript`` is word errors against what it heard, ``slots``
+    the share of wrong slots against those it read from that (both by expected cost, section 2.3.1). Or feedback is of
+    the served hypothesis alone (REINFORCE, section 2.3.2): ``score`` is that share of slots, ``binary`` whether it is
+    not the true transcript. sigma: noise of ``binary``. weight: of the feedback beside the label. rehearsal:
+    pseudo-devices with transcribed clips of the old domain, a round."""
 
     name: str
     label: Label = "teacher"
     teacher: TeacherSettings = STILL
     weak: tuple[Weak, ...] = ()
     sigma: float = 0.0
+    weight: float = 1.0
     rehearsal: int = 0
 
 
@@ -66,12 +69,11 @@ class CohortSettings:
 
     rounds: gradients that the server takes a step by. devices: of a round. batch: utterances of a device in a round.
     optimizer: the server's; its rate falls linearly to ``floor`` of what it is at first. beam: length of the n-best
-    lists that feedback is about. baseline: of REINFORCE. weight: of the feedback beside the label; an expected cost
-    pulls a quarter as hard as a label at most. masks: SpecAugment of what the student sees. labels: how a teacher finds
-    them. alternate_errors: word errors of the other recognizer. trained: prefixes of the parameters that learn, by
-    default those through which the encoder hears: what easy utterances teach of how the new domain sounds then holds
-    for hard ones too, while a whole network rather learns its wrong labels by heart. evaluate_every: rounds between
-    points of the curve, on development speech."""
+    lists that feedback is about. baseline: of REINFORCE. masks: SpecAugment of what the student sees. labels: how a
+    teacher finds them. alternate_errors: word errors of the other system. trained: prefixes of the parameters that
+    learn, by default those through which the encoder hears: what easy utterances teach of how the new domain sounds
+    then holds for hard ones too, while a whole network rather learns its wrong labels by heart. evaluate_every: rounds
+    between points of the curve, on development speech."""
 
     rounds: int = 300
     devices: int = 32
@@ -80,7 +82,6 @@ class CohortSettings:
     floor: float = 0.3
     beam: int = 4
     baseline: float = 0.5
-    weight: float = 2.0
     masks: MaskSettings = field(default_factory=MaskSettings)
     labels: LabelSettings = LabelSettings()
     alternate_errors: float = 0.1

@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.bundle import Bundle
 from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.errors import LearningError
 from device_sdk.feedback.signals import Alternate, Semantics, costs
-from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, total
+from device_sdk.feedback.slots import SlotLexicon, read_slots
+from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, reinforce, total
 from device_sdk.learning.step import mask
 from device_sdk.learning.teacher import follow
+from examples.rao_2023.base import Start
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import NBest, nbest
 from examples.rao_2023.methods import CohortSettings, Method, TextModel, teacher_labels
@@ -65,7 +65,7 @@ class Knowledge:
 
 
 def learn(
-    bundle: Bundle,
+    start: Start,
     base: Arrays,
     method: Method,
     settings: CohortSettings,
@@ -75,11 +75,11 @@ def learn(
     seed: int,
     watch: Callable[[int, RNNT], float | None] = lambda *_: None,
 ) -> Learned:
-    """All rounds of one method. bundle: of the architecture and the tokenizer. base: parameters and constants to begin
+    """All rounds of one method. start: of the architecture and the tokenizer. base: parameters and constants to begin
     with. said: the devices' clips in the order of time, used once each. remembered: transcribed clips of the old
     domain, used once each by rehearsal. watch: called after every ``evaluate_every`` rounds with the round and the
     student; what it returns makes the curve."""
-    architecture, tokenizer, mean = bundle.lstm, bundle.tokenizer, base["features.mean"]
+    architecture, tokenizer, mean = start.architecture, start.tokenizer, base["features.mean"]
     each, extra = settings.devices * settings.batch, method.rehearsal * settings.batch
     generator = np.random.default_rng([seed, 0x70])
     student, teacher = (RNNT(architecture).eval().from_parameters(base) for _ in range(2))
@@ -185,31 +185,26 @@ def weak_losses(
     taught: the label beside them, if any, whose cost is then part of the expectation, as the devices have it (a sum of
     losses is over one set of hypotheses).
 
-    A score is REINFORCE under the policy that the served hypothesis was drawn from, the normalized n-best p (section
-    2.3.2): grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so with b - M, baseline minus cost, the weights on the
-    NLLs are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
-    likely gives its probability to the list, where log p(y) alone would be pushed down without an end."""
+    Scores are the devices' REINFORCE (section 2.3.2): the served hypothesis is drawn from the normalized n-best, and
+    its weight is the baseline minus what it cost."""
     tokens = [entry for entry, _ in hypotheses]
     texts = [decode(entry) for entry in tokens]
-    if "score" in method.weak:
-        chances = posterior([score for _, score in hypotheses])
-        served = int(generator.choice(len(tokens), p=chances))
-        cost = noisy_cost(texts[served] != sentence.text, method.sigma, generator)
-        weight = settings.weight * (settings.baseline - cost)
-        weights = -weight * chances
-        weights[served] += weight
-        return [Objective(tuple(tokens), weights.astype(np.float32), np.zeros(len(weights), np.float32))]
+    heard = alternate(sentence.text, known.words, settings.alternate_errors, generator)
+    understood = Semantics(dict(read_slots(heard, known.lexicon)), known.lexicon, "paper")
+    if {"score", "binary"} & set(method.weak):
+        served = int(generator.choice(len(tokens), p=posterior([score for _, score in hypotheses])))
+        if "binary" in method.weak:
+            cost = noisy_cost(texts[served] != sentence.text, method.sigma, generator)
+        else:
+            cost = float(costs(understood, [texts[served]], texts[served])[0])
+        return [reinforce(tokens[served], cost, settings.baseline, method.weight)] if cost != settings.baseline else []
     if taught is not None and taught not in tokens:
         tokens, texts = [*tokens, taught], [*texts, decode(taught)]
     losses = []
     for kind in method.weak:
-        if kind == "transcript":
-            heard = alternate(sentence.text, known.words, settings.alternate_errors, generator)
-            values = costs(Alternate(heard), texts, texts[0])
-        else:
-            values = costs(Semantics(sentence.slots, known.lexicon, "paper"), texts, texts[0])
+        values = costs(Alternate(heard) if kind == "transcript" else understood, texts, texts[0])
         if np.ptp(values) > 0:
-            losses.append(expected_cost(tokens, values, settings.weight))
+            losses.append(expected_cost(tokens, values, method.weight))
     return losses
 
 

@@ -14,7 +14,7 @@ from server.lab.simulation.progress import Shown
 TESTS = ("requests", "delta", "general")
 _EMA, _ORACLE, _STILL = "teacher EMA", "supervised oracle", "teacher not updated"
 _REHEARSAL = "EMA + rehearsal"
-_WEAK = ("EMA + slots", "EMA + transcript + slots", "EMA + score")
+_WEAK = ("EMA + slots", "EMA + transcript + slots", "EMA + score", "EMA + binary")
 
 
 def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def findings(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             share = kept / lost if lost > 0 else float("nan")
             text = "loss on the old domain with rehearsal, share of that without"
             yield finding(text, share, "at most 0.50", share <= 0.50)
-    for name in (name for name in ("score only, noise 0", "score only, noise 0.4") if name in rows):
+    for name in (name for name in ("binary only, noise 0", "binary only, noise 0.4") if name in rows):
         interval = against(name, INITIAL)
         text = f"{name}: change of word error"
         yield finding(text, interval["mean"], "interval below 0", interval["high"] < 0)
@@ -100,8 +100,8 @@ def table(document: Mapping[str, Any]) -> Table:
         "(change against initial, relative, with its 95 % interval)",
         document["rows"].items(),
         columns,
-        "requests: the new domain; delta: where words have become frequent; general: the old domain. Weak feedback "
-        "weighs 2 beside the label.",
+        "requests: the new domain; delta: where words have become frequent; general: the old domain. Feedback weighs "
+        f"{document['scale']['weight']:g} beside the label.",
     )
 
 
@@ -129,6 +129,7 @@ def _plain(experiment: Experiment) -> dict[str, Any]:
         "delta_clips": sum(experiment.delta),
         "base_minutes": scale.base_minutes,
         "at_once": teacher_name(*scale.at_once),
+        "weight": scale.weight,
     }
 
 

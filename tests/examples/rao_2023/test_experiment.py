@@ -10,7 +10,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from examples.rao_2023 import base
-from examples.rao_2023.base import STAGES, train_base
+from examples.rao_2023.base import STAGES, Start, train_base
 from examples.rao_2023.domains import Domain, Sentence, general
 from examples.rao_2023.experiment import INITIAL, Experiment, Scale, errors, methods
 from examples.rao_2023.methods import CohortSettings
@@ -31,7 +31,12 @@ def test_rows_are_run_kept_and_summed_up(data: Path, tmp_path: Path, tiny_bundle
     chosen = [None, *(method for method in methods(SMALL) if "slots" in method.name)]
     held = experiment(data, tmp_path, tiny_bundle)
     rows = [held.row(method, seed) for method in chosen for seed in (1, 2)]
-    assert [row.name for row in rows[::2]] == [INITIAL, "EMA + transcript + slots", "EMA + slots"]
+    assert [row.name for row in rows[::2]] == [
+        INITIAL,
+        "EMA + transcript + slots",
+        "EMA + slots",
+        "EMA + slots, equal weights",
+    ]
     assert all(len(row.losses) == 2 and [number for number, _ in row.curve] == [2] for row in rows[2:])
     document: dict[str, Any] = summary(held, rows)
     initial = document["rows"][INITIAL]["requests"]
@@ -66,7 +71,7 @@ def test_errors_are_counted_clip_by_clip() -> None:
 @pytest.mark.slow
 def test_stages_follow_each_other_and_are_kept(data: Path, tmp_path: Path, tiny_bundle: Bundle, monkeypatch) -> None:
     stages = [replace(stage, share=0.5, people=min(stage.people, 4)) for stage in STAGES[1:]]
-    first = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
+    first = train_base(data, Start.of(tiny_bundle), tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert any((first[name] != value).any() for name, value in tiny_bundle.weights.items())
 
     begun, real = [], base.train_rnnt
@@ -76,12 +81,12 @@ def test_stages_follow_each_other_and_are_kept(data: Path, tmp_path: Path, tiny_
         return real(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(base, "train_rnnt", spied)
-    again = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
+    again = train_base(data, Start.of(tiny_bundle), tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert not begun and all((again[name] == first[name]).all() for name in first)
 
     training = tmp_path / "work" / "stage-2" / "training.json"
     training.write_text(training.read_text().replace('"finished"', '"stopped"'))
-    train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
+    train_base(data, Start.of(tiny_bundle), tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     (weights,) = begun
     assert any((weights[name] != first[name]).any() for name in first), "the second stage begins with the first's"
     assert all(np.isfinite(value).all() for value in weights.values())

@@ -1,6 +1,7 @@
 """What users say of n-best lists, how they err, and what a teacher's second pass makes of its own."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, posterior
+from device_sdk.learning.objectives import Objective, posterior, reinforce
 from examples.rao_2023 import methods
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.methods import CohortSettings, LabelSettings, Method, Weak, general_text, teacher_labels
@@ -20,12 +21,15 @@ TEXTS = {(1,): "play jazz", (2,): "play rock", (3,): "play", (4,): "jazz"}
 LIST = (((2,), -1.0), ((1,), -1.5), ((3,), -4.0))
 SENTENCE = Sentence("play jazz", {"genre": "jazz"})
 KNOWN = Knowledge(["play", "rock"], SlotLexicon({"genre": ("jazz", "rock")}), lambda text: 0.0)
-EXACT = CohortSettings(alternate_errors=0.0, weight=1.0)
+EXACT = CohortSettings(alternate_errors=0.0)
 
 
-def losses(*weak: Weak, taught: Any = None, sigma: float = 0.0, seed: int = 0, entries: Any = LIST) -> list[Objective]:
+def losses(
+    *weak: Weak, taught: Any = None, sigma: float = 0.0, seed: int = 0, entries: Any = LIST, errors: float = 0.0
+) -> list[Objective]:
     method, generator = Method("m", "none", weak=weak, sigma=sigma), np.random.default_rng(seed)
-    return weak_losses(entries, taught, SENTENCE, method, EXACT, lambda t: TEXTS[tuple(t)], KNOWN, generator)
+    settings = replace(EXACT, alternate_errors=errors)
+    return weak_losses(entries, taught, SENTENCE, method, settings, lambda t: TEXTS[tuple(t)], KNOWN, generator)
 
 
 def test_costs_are_those_of_the_feedback_weigh_the_same_and_a_label_has_its_own() -> None:
@@ -40,26 +44,40 @@ def test_costs_are_those_of_the_feedback_weigh_the_same_and_a_label_has_its_own(
     assert loss.hypotheses[-1] == (4,) and loss.costs[-1] == pytest.approx(0.5)
 
 
-def test_the_score_moves_the_policy_that_the_served_hypothesis_was_drawn_from() -> None:
-    """Over many draws, the weights on the NLLs are minus the gradient of the expected score under the n-best."""
-    found = [losses("score", seed=seed)[0] for seed in range(1200)]
-    chances, wrong = posterior([score for _, score in LIST]), np.array([1.0, 0.0, 1.0])
-    np.testing.assert_allclose(
-        np.mean([loss.weights for loss in found], 0), chances * (chances @ wrong - wrong), atol=0.04
-    )
+@pytest.mark.parametrize("kind", ["score", "binary"])
+def test_a_score_is_the_devices_reinforce_of_what_was_served(kind: Weak) -> None:
+    """Here both kinds say 1 of the wrong ones and 0 of the right one. Over many draws the served text is as often each
+    one as it is likely."""
+    found = [losses(kind, seed=seed)[0] for seed in range(1200)]
+    chances = posterior([score for _, score in LIST])
+    served = [loss.hypotheses[0] for loss in found]
+    shares = [served.count(tokens) / len(served) for tokens, _ in LIST]
+    np.testing.assert_allclose(shares, chances, atol=0.04)
     for loss in found[:20]:
-        assert loss.weights.sum() == pytest.approx(0.0, abs=1e-6)
-        served = int(np.argmax(np.abs(loss.weights)))
-        assert loss.hypotheses == ((2,), (1,), (3,))
-        assert (loss.weights[served] > 0) == (served == 1), "the right one is the second"
+        expected = reinforce(loss.hypotheses[0], float(loss.hypotheses != ((1,),)), EXACT.baseline)
+        assert loss.hypotheses == expected.hypotheses and loss.weights == expected.weights
+
+
+def test_another_system_errs_and_its_slots_with_it() -> None:
+    """What it heard wrongly costs the hypothesis that is right."""
+    right = [losses("slots", seed=seed, errors=0.5) for seed in range(300)]
+    blamed = [loss.costs[loss.hypotheses.index((1,))] for (loss,) in filter(None, right)]
+    assert 0.0 in blamed and 1.0 in blamed
+    served_right = [loss for seed in range(300) for loss in losses("score", seed=seed, errors=0.5, entries=LIST[1:2])]
+    weights = {float(loss.weights[0]) for loss in served_right}
+    assert weights == {-0.5, 0.5}, "a score goes by the same slots"
 
 
 @pytest.mark.parametrize("sigma", [0.2, 0.4])
 def test_noise_shrinks_what_a_score_says_and_keeps_its_sign(sigma: float) -> None:
     """E[M'] - 1/2 = (1 - 2 mu) (M - 1/2), with mu the mean of the truncated normal."""
-    noisy, exact = ([losses("score", sigma=s, seed=seed)[0].weights for seed in range(1200)] for s in (sigma, 0.0))
+
+    def mean(level: float) -> float:
+        drawn = [losses("binary", sigma=level, seed=seed, entries=LIST[1:2])[0].weights[0] for seed in range(1200)]
+        return float(np.mean(drawn))
+
     mu = sigma * math.sqrt(2 / math.pi) * (1 - math.exp(-0.5 / sigma**2)) / math.erf(1 / (sigma * math.sqrt(2)))
-    np.testing.assert_allclose(np.mean(noisy, 0), (1 - 2 * mu) * np.mean(exact, 0), atol=0.04)
+    assert mean(sigma) == pytest.approx((1 - 2 * mu) * mean(0.0), abs=0.04)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.2, 0.4, 3.0])

@@ -9,6 +9,7 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.settings import MaskSettings, TeacherSettings
+from examples.rao_2023.base import Start
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import nbest
 from examples.rao_2023.methods import CohortSettings, Label, LabelSettings, Method
@@ -53,7 +54,7 @@ def begun(bundle: Bundle) -> Arrays:
 def run(bundle: Bundle, method: Method, settings: CohortSettings = SETTINGS, **given: Any) -> Learned:
     clips = said(bundle, settings.rounds * settings.devices)
     remembered = said(bundle, method.rehearsal * settings.rounds, 9)
-    return learn(bundle, begun(bundle), method, settings, clips, remembered, KNOWN, 1, **given)
+    return learn(Start.of(bundle), begun(bundle), method, settings, clips, remembered, KNOWN, 1, **given)
 
 
 def same(one: Arrays, other: Arrays) -> bool:
@@ -76,7 +77,13 @@ def test_a_transcription_is_the_first_of_the_list_whatever_is_beside_it(tiny_bun
 
 @pytest.mark.parametrize(
     ("label", "weak", "rehearsal"),
-    [("teacher", (), 0), ("teacher", ("slots",), 0), ("none", ("score",), 0), ("teacher", ("transcript", "slots"), 2)],
+    [
+        ("teacher", (), 0),
+        ("teacher", ("slots",), 0),
+        ("none", ("binary",), 0),
+        ("teacher", ("score",), 0),
+        ("teacher", ("transcript", "slots"), 2),
+    ],
 )
 def test_every_method_is_repeated_by_its_seed(tiny_bundle: Bundle, label: Label, weak, rehearsal: int) -> None:
     method = Method("m", label, weak=weak, rehearsal=rehearsal)
