@@ -13,7 +13,7 @@ from device_sdk.errors import ConfigurationError
 from examples.ramesh_2023.recipes import Sizes
 from export.networks.cpc import CPC
 from server.aggregation import optimizers
-from server.lab.training.clips import Clips, ClipSampler, CpcTask, HeldClips
+from server.lab.training.clips import Clips, ClipSampler, CpcTask, SomeClips
 from server.lab.training.data import batches, collate, moments
 from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.trainer import Budget, Settings, Trainer
@@ -63,14 +63,15 @@ def together(
     seed: int,
     share: float = 1.0,
     tell: Tell = lambda *_: None,
+    passes: int | None = None,
 ) -> tuple[CPC, dict[str, Any]]:
     """FedSGD (Ramesh et al. 2023, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the
     server one of Adam on their mean by utterances. That mean is computed as what it is, minus the mean gradient of the
-    round's utterances, whoever has them, on the network's device. share: of the usual rounds. Returns the network, on
-    the processor, and figures of the run."""
+    round's utterances, whoever has them, on the network's device. share: of the usual rounds. passes: over the silos at
+    most, the size's by default. Returns the network, on the processor, and figures of the run."""
     federation = sizes.federation
     rounds = max(1, round(share * federation.rounds))
-    plan = silo_rounds(owners, cohort, federation.batch, rounds, federation.passes, seed)
+    plan = silo_rounds(owners, cohort, federation.batch, rounds, passes or federation.passes, seed)
     optimizer = OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8)
     own, device = dict(network.named_parameters()), network.mean.device
     weights = {name: value.detach().cpu().numpy().copy() for name, value in own.items()}
@@ -131,10 +132,10 @@ def silo_rounds(
     return plan
 
 
-def some_silos(clips: Clips, owners: Sequence[int], share: float) -> tuple[Clips, tuple[int, ...]]:
-    """A part of every silo, its beginning: ``share`` of its clips and one at the least. Whole silos cannot be left out
-    where cohorts are as large as here."""
+def some_silos(clips: Clips, owners: Sequence[int], share: float, seed: int) -> tuple[Clips, tuple[int, ...]]:
+    """``share`` of the silos, one at the least, drawn at random, each with all of its clips."""
     starts = np.concatenate([[0], np.cumsum(owners)])
-    counts = [max(1, round(share * own)) for own in owners]
-    chosen = [int(start) + place for start, count in zip(starts, counts, strict=False) for place in range(count)]
-    return HeldClips([clips[index] for index in chosen]), tuple(counts)
+    count = max(1, round(share * len(owners)))
+    drawn = np.sort(np.random.default_rng([seed, count]).choice(len(owners), count, replace=False)).tolist()
+    places = [int(starts[silo]) + place for silo in drawn for place in range(owners[silo])]
+    return SomeClips(clips, places), tuple(owners[silo] for silo in drawn)

@@ -72,7 +72,7 @@ def _encoder(
     if row.way == "none":
         return None, {}
     english = language("en")
-    name = f"{row.way}-{row.cohort}-{'whole' if row.whole else 'part'}"
+    name = f"{row.way}-{row.cohort}-{'whole' if row.whole else 'part'}-{row.passes or 'all'}"
     network = fresh(sizes, english.silos, seed)
     about = _kept(
         network, folder, name, lambda: _pretrained(network, row, english, sizes, seed, folder / name, 1.0, tell)
@@ -94,14 +94,15 @@ def _pretrained(
     """share: of the usual steps or rounds. Continued pre-training has all the silos of its language, as the paper's."""
     clips, owners = speech.silos, speech.owners
     if not row.whole and speech.language == "en":
-        clips, owners = some_silos(clips, owners, sizes.part)
+        clips, owners = some_silos(clips, owners, sizes.part, seed)
     if row.way == "central":
         steps = max(1, round(share * sizes.central_steps))
         centrally(network, clips, sizes, steps, seed, folder)
         return {"steps": steps, "utterances": len(clips.frames)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     told = partial(tell, f"{row.name}, seed {seed}")
-    _, about = together(network.to(device), clips, owners, sizes, row.cohort, seed, share, told)
+    cohort = row.cohort if row.cohort <= len(owners) else max(1, round(sizes.part * row.cohort))
+    _, about = together(network.to(device), clips, owners, sizes, cohort, seed, share, told, row.passes)
     return {**about, "utterances": len(clips.frames)}
 
 

@@ -16,14 +16,16 @@ from export.networks.cpc import CPCS, ContextShape, Contrast
 @validated(frozen=True, slots=True, config={"extra": "forbid"})
 class Row:
     """One row of a table. way: how the encoder was pre-trained; cohort: clients of a round; whole: on all silos or a
-    part of them. continued: whether pre-training goes on in French before teaching (table 3). published: the paper's
-    word errors by test set, percent; none for a row of one's own."""
+    part of them, in which a cohort that is larger than it shrinks with it. passes: how often silos may be gone through,
+    the size's own by default. continued: whether pre-training goes on in French before teaching (table 3). published:
+    the paper's word errors by test set, percent; none for a row of one's own."""
 
     table: Literal["2", "3"]
     name: str
     way: Literal["none", "central", "federated"]
     cohort: int = 0
     whole: bool = True
+    passes: int | None = None
     continued: bool = False
     published: Mapping[str, float] = field(default_factory=dict)
 
@@ -31,6 +33,8 @@ class Row:
     def _possible(self) -> Self:
         if (self.way == "federated") != (self.cohort > 0):
             raise ValueError(f"cohort: found {self.cohort} with way {self.way!r}; only a federation has a cohort")
+        if self.passes is not None and (self.passes < 1 or self.way != "federated"):
+            raise ValueError(f"passes: found {self.passes} with way {self.way!r}; expected 1 or more, of a federation")
         return self
 
 
@@ -50,7 +54,9 @@ def read_rows() -> list[Row]:
 @dataclass(frozen=True, slots=True)
 class Teaching:
     """Recognition from transcribed speech. rate: peak of the learning rate; batch: utterances; pieces: subwords.
-    pretrained_share, scratch_share: of the learning rate for encoders that were pre-trained, and for others."""
+    pretrained_share, scratch_share: of the learning rate for encoders that were pre-trained, and for others. ctc:
+    whether CTC comes before RNN-T; the paper has RNN-T alone, which little speech and few steps do not get off the
+    ground."""
 
     steps: int
     rate: float
@@ -63,6 +69,7 @@ class Teaching:
     dropout: float = 0.1
     pretrained_share: float = 1.0
     scratch_share: float = 1.0
+    ctc: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ FULL = Sizes(
     central_batch=64,
     central_rate=1e-4,
     federation=Federation(rounds=22_000, batch=8, rate=1e-5, passes=1),
-    teaching=Teaching(100_000, 5e-4, 64, 2500, 2, 1024, 512, 512),
+    teaching=Teaching(100_000, 5e-4, 64, 2500, 2, 1024, 512, 512, ctc=False),
     seconds=1200.0,
 )
 """The paper's, on Libri-Light, LibriSpeech and MLS French. 0 stands for all that there is; the rates of central

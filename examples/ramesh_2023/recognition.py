@@ -17,7 +17,7 @@ from server.lab.training.data import Example
 from server.lab.training.greedy import count_errors
 from server.lab.training.pieces import train_pieces
 from server.lab.training.rnnt.learner import begin_lstm
-from server.lab.training.rnnt.task import RnntTask
+from server.lab.training.rnnt.task import Phases, RnntTask
 from server.lab.training.trainer import Budget, Settings, Trainer
 
 
@@ -39,7 +39,7 @@ def teach(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folde
         dropout=plan.dropout,
     )
     begin_lstm(network.predictor)
-    task = RnntTask(network, tokenizer)
+    task = RnntTask(network, tokenizer, Phases() if plan.ctc else Phases(0.0, 0.0, 0.0))
     begin_encoder(network, pretrained or untrained)
     mean = network.mean.numpy().copy()
     masks = Augmentation(time_masks=2, time_width=20, bin_masks=2, bin_width=sizes.shape.bins // 20)

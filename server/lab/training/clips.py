@@ -53,6 +53,22 @@ class ReadClips:
         return Example(self.transform(utterance.load()), utterance.text or "", utterance.speaker)
 
 
+@dataclass(frozen=True, slots=True)
+class SomeClips:
+    """Some of other clips. places: which of them, by number."""
+
+    clips: Clips
+    places: Sequence[int]
+
+    @property
+    def frames(self) -> Sequence[int]:
+        every = self.clips.frames
+        return [every[place] for place in self.places]
+
+    def __getitem__(self, index: int) -> Example:
+        return self.clips[self.places[index]]
+
+
 class ClipSampler(Sampler[Batch]):
     """Epochs over clips in batches of like length. encode: text to tokens; None for training without text. subsampling:
     feature frames that the network makes one. seconds, most: what a batch holds at most."""

@@ -37,7 +37,8 @@ ROWS = (
     Row("2", "no pre-training", "none"),
     Row("2", "central", "central"),
     Row("2", "federated 48", "federated", 3, published={"test-other": 16.34}),
-    Row("2", "federated 70, part", "federated", 2, whole=False),
+    Row("2", "federated 70, part", "federated", 5, whole=False),
+    Row("2", "federated 48, one pass", "federated", 3, passes=1),
     Row("3", "direct, central", "central"),
     Row("3", "continued, federated 48", "federated", 3, continued=True),
 )
@@ -59,7 +60,9 @@ def test_every_row_runs_at_every_seed_once(tmp_path: Path, monkeypatch: pytest.M
     about = {one.row: one.about for one in found if one.seed == 1}
     assert about["no pre-training"] == {} and about["central"] == {"steps": 3, "utterances": 12}
     assert (about["federated 48"]["rounds"], about["federated 48"]["utterances"]) == (4, 12)
-    assert about["federated 70, part"]["utterances"] == 4
+    assert about["federated 70, part"]["utterances"] == 6, "two whole silos"
+    once = about["federated 48, one pass"]
+    assert once["rounds"] < 4 and once["passes"] <= 1.0
     assert about["continued, federated 48"]["continued"]["rounds"] == 2
     monkeypatch.setattr("examples.ramesh_2023.experiment.teach", None)
     assert done(tmp_path) == found, "what is finished is not done again"
@@ -91,6 +94,7 @@ def test_findings_follow_from_errors(central: list[int], federated: list[int], l
     [
         ('table = "2"\nname = "x"\nway = "federated"', "cohort: found 0"),
         ('table = "4"\nname = "x"\nway = "none"', "'4'"),
+        ('table = "2"\nname = "x"\nway = "central"\npasses = 1', "passes: found 1"),
         ('table = "2"\nname = "x"\nway = "none"\ncolour = 1', "colour"),
         ("table =", "not a row"),
     ],
@@ -119,9 +123,12 @@ def test_tables_json_and_chart(tmp_path: Path) -> None:
     for shown in ("Table 2", "Table 3", "federated 70, part", "continued, central", "18.42", "32.6", "holds: table 2"):
         assert shown in result.stdout
     document = json.loads(output.read_text())
-    assert {table: len(rows) for table, rows in document["tables"].items()} == {"2": 7, "3": 7}
-    assert [len(row["sets"]["clean"]["by_seed"]) for row in document["tables"]["2"]] == [3] * 7
-    assert [len(row["published"]) for rows in document["tables"].values() for row in rows] == [4] * 7 + [2] * 7
+    assert {table: len(rows) for table, rows in document["tables"].items()} == {"2": 11, "3": 7}
+    assert [len(row["sets"]["clean"]["by_seed"]) for row in document["tables"]["2"]] == [3] * 11
+    assert [len(row["published"]) for rows in document["tables"].values() for row in rows] == [
+        *(0 if "one pass" in row["name"] else 4 for row in document["tables"]["2"]),
+        *[2] * 7,
+    ]
     assert document["tables"]["2"][0]["published"]["test-other"] == 18.42 and plot.read_text().startswith("<svg")
     assert "federated 48" in str(run_script("ramesh_2023", "--rows", "teleport").exception)
 
@@ -149,10 +156,24 @@ def test_a_pass_takes_every_clip_once_and_in_the_order_of_time(owners, batch, ro
     assert seen.max() <= passes
 
 
-def test_a_part_is_the_beginning_of_every_silo_and_there_are_as_many_as_clients() -> None:
-    clips = HeldClips([Example(np.full((1, 2), number, np.float16), "", "") for number in range(9)])
-    part, owners = some_silos(clips, (4, 5), 0.4)
-    assert owners == (2, 2) and [part[index].features[0, 0] for index in range(4)] == [0, 1, 4, 5]
+@given(OWNERS, st.floats(0.05, 1.0), st.integers(0, 9))
+def test_a_part_is_whole_silos(owners: list[int], share: float, seed: int) -> None:
+    clips = HeldClips(
+        [
+            Example(np.full((1, 2), number, np.float16), "", str(silo))
+            for silo, own in enumerate(owners)
+            for number in range(own)
+        ]
+    )
+    part, kept = some_silos(clips, owners, share, seed)
+    assert len(kept) == max(1, round(share * len(owners))) and len(part.frames) == sum(kept)
+    said = [part[index] for index in range(sum(kept))]
+    silos = list(dict.fromkeys(clip.source for clip in said))
+    assert [owners[int(silo)] for silo in silos] == list(kept)
+    assert [int(clip.features[0, 0]) for clip in said] == [place for own in kept for place in range(own)]
+
+
+def test_there_are_as_many_silos_as_clients() -> None:
     with pytest.raises(ConfigurationError, match="3 silos"):
         silo_rounds([1, 1, 1], 4, 1, 1, 1, 0)
 
