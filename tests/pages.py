@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.architecture.sources import ROOT
 
-PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")))
+PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 """Paths below the repository."""
 
 

@@ -20,7 +20,7 @@ from examples.runner import digest, keep, keep_weights, rates
 from export.networks.ctc_transformer import ALPHABETS, CTCTransformerShape
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import Diverged, engine, parameters, run_rounds
-from server.lab.simulation.engine.settings import EngineSettings
+from server.lab.simulation.engine.settings import EngineSettings, Way
 from server.lab.simulation.engine.state import spent
 from server.lab.simulation.engine.tasks import SpeechCTC, summary
 from server.lab.simulation.progress import Tell
@@ -35,7 +35,7 @@ DATA = 1
 class Scale:
     """How large everything is. steps, batch: of central training of the seed model, with Adam up to ``peak``, a high
     one, since weights that have grown leave LayerNorm a larger share of deltas, as in the paper's; rounds: of a recipe
-    and of its schedule, times so many."""
+    and of its schedule, times so many. cohort: of recipes that have the usual one. way: how clients are computed."""
 
     spoken: SpokenScale = field(default_factory=SpokenScale)
     shape: CTCTransformerShape = SMALL
@@ -43,17 +43,21 @@ class Scale:
     batch: int = 16
     peak: float = 1e-2
     rounds: float = 1.0
+    cohort: int = BASE.cohort
+    way: Way = "auto"
 
     @classmethod
     def full(cls) -> Scale:
-        """The paper's network but for its depth, more voices than most corpora have, and 2,000 rounds: for a GPU."""
+        """The paper's network, cohort and 2,000 rounds, and more voices than most corpora have: for a GPU."""
         return cls(
             spoken=SpokenScale(clients=20_000, server=400, tested=100, each=20, digits=6, bins=64),
-            shape=CTCTransformerShape(mel_bins=64, layers=12),
+            shape=CTCTransformerShape(mel_bins=64),
             steps=40_000,
             batch=64,
             peak=5e-4,
             rounds=33.4,
+            cohort=1024,
+            way="loop",
         )
 
 
@@ -92,7 +96,8 @@ class Experiment:
         begun = time.monotonic()
         speech, task = self.speech(), self.task(recipe.norm)
         values = sum(parameter.numel() for parameter in task.network.parameters())
-        settings = _scaled(recipe.noised(values), self.scale.rounds).model_copy(update={"seed": seed})
+        given = {"seed": seed, "way": self.scale.way}
+        settings = _scaled(recipe, values, self.scale).model_copy(update=given)
         weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
         voices = shuffle(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
@@ -158,8 +163,12 @@ class Experiment:
         return keep(self.work / "depths", (layers,), BASE, Depth, make)
 
 
-def _scaled(settings: EngineSettings, times: float) -> EngineSettings:
-    """With so many times the rounds, over which the server's rate moves as it did."""
+def _scaled(recipe: Recipe, values: int, scale: Scale) -> EngineSettings:
+    """A recipe's federation with the scale's cohort and so many times the rounds, over which the server's rate moves as
+    it did; and with the recipe's noise. values: parameters of the network."""
+    if recipe.engine.cohort == BASE.cohort:
+        recipe = recipe.model_copy(update={"engine": recipe.engine.model_copy(update={"cohort": scale.cohort})})
+    settings, times = recipe.noised(values), scale.rounds
     schedule = settings.optimizer.schedule
     places = {name: round(getattr(schedule, name) * times) for name in ("warmup", "start")}
     places["transition"] = max(1, round(schedule.transition * times))
