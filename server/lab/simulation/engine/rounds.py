@@ -204,7 +204,7 @@ def _held_out_step(run: Engine, weights: Arrays, number: int) -> Arrays:
     load(network, weights)
     own, trained = dict(network.named_parameters()), _trained(run.task)
     loss = run.task.losses(network, remembered.batch(0, chosen, lambda: generator)).mean()
-    gradients = torch.autograd.grad(loss, [own[name] for name in trained])
+    gradients = torch.autograd.grad(loss, [own[name] for name in trained], materialize_grads=True)
     rate = np.float32(plan.learning_rate)
     moves = {name: rate * gradient.float().numpy() for name, gradient in zip(trained, gradients, strict=True)}
     return weights | {name: np.asarray(weights[name] - move, np.float32) for name, move in moves.items()}

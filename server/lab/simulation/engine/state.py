@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from device_sdk.errors import DataError, PrivacyError
 from server.aggregation import optimizers
@@ -60,7 +60,7 @@ def store(path: Path, state: State, digest: str) -> None:
     temporary.unlink(missing_ok=True)
     temporary.touch(0o600)
     contiguous = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
-    temporary.write_bytes(save(contiguous, {"engine": json.dumps(header)}))
+    save_file(contiguous, temporary, {"engine": json.dumps(header)})
     temporary.replace(path)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import clip
@@ -130,6 +130,26 @@ def test_networks_that_cannot_go_in_bulk() -> None:
     several = LocalWork(kind="steps", count=2)
     assert isinstance(worker(Classification(perceptron([2, 2])), EngineSettings(local=several)), Grouped)
     assert isinstance(worker(Classification(perceptron([2, 2])), EngineSettings()), Ghost)
+
+
+def test_a_layer_that_a_step_leaves_out_does_not_move() -> None:
+    """As layer drop does with large networks."""
+
+    class Shorter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.dropped = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.used(inputs)  # type: ignore[no-any-return]
+
+    network = Shorter()
+    held = Held([(torch.randn(2, 4), torch.randint(4, (2,)))])
+    weights = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    local = LocalWork(kind="gradient", batch=2)
+    group = Group([steps(local, held, 0, (1, 1))], lambda losses, _: np.ones(len(losses)))
+    found = Loop(Classification(network), local, None)(weights, group)
+    assert {name for name, values in found.sum.items() if values.any()} == {"used.weight", "used.bias"}
 
 
 def test_a_layer_used_twice_is_refused_by_name() -> None:
