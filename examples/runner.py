@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from hashlib import sha256
@@ -22,7 +23,7 @@ from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
 from device_sdk.commands.output import deliver, write_file
-from device_sdk.errors import DataError
+from device_sdk.errors import DataError, IdiolectError
 from server.lab.statistics import in_percent, mean_interval, paired_bootstrap
 from server.web.dashboard.plots import Bar, bars, standalone
 
@@ -72,6 +73,14 @@ def difference(first: Errors, second: Errors) -> dict[str, Any] | None:
     if not sum(second.words) or not sum(first.wrong):
         return None
     return paired_bootstrap(first.wrong, second.wrong, second.words, second.speakers).as_json()
+
+
+def start(main: Callable[..., None]) -> None:
+    """Runs a script's options; what is wrong with them or with a file is said in a line, with exit status 1."""
+    try:
+        typer.run(main)
+    except IdiolectError as error:
+        sys.exit(f"{Path(sys.argv[0]).parent.name}: {error}")
 
 
 def digest(settings: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -84,6 +85,21 @@ def test_tables_and_charts_hold_every_row() -> None:
     assert "40.0 ± 14.1" in text and "25.0" in text and runner.percent(None) == ""
     drawn = runner.chart((name, {"test": rate["mean"], "other": None}) for name, rate in rows.items())
     assert drawn.startswith("<svg") and "xmlns" in drawn and drawn.count("<title>") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["gao_2022", "--rows", "nobody"], "gao_2022: rows: no name holds 'nobody'"),
+        (["pelikan_2023", "--recipe", "none.toml"], "pelikan_2023: none.toml: not a recipe"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(options: list[str], said: str, monkeypatch, tmp_path: Path) -> None:
+    module = import_module(f"examples.{options[0]}.__main__")
+    monkeypatch.setattr("sys.argv", [f"examples/{options[0]}/__main__.py", *options[1:], "--work", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        runner.start(module.main)
+    assert str(stopped.value).startswith(said)
 
 
 @pytest.mark.parametrize("paper", ["attackers", "gao_2022", "pelikan_2023", "ramesh_2023", "rao_2023", "liu_2020"])

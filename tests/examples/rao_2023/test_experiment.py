@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import PRESETS
+from device_sdk.errors import ConfigurationError
 from examples.rao_2023 import base
 from examples.rao_2023.base import STAGES, Start, train_base
 from examples.rao_2023.domains import Domain, Sentence, general
@@ -17,6 +19,7 @@ from examples.rao_2023.methods import CohortSettings
 from examples.rao_2023.speech import Clip, Said, clips_each
 from examples.rao_2023.tables import summary
 from examples.runner import Errors
+from tests.examples.full import texts
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 
@@ -60,6 +63,27 @@ def test_rows_of_other_settings_lie_elsewhere(data: Path, tmp_path: Path, tiny_b
         for scale, base in ((SMALL, weights), (longer, weights), (SMALL, other), (SMALL, None))
     }
     assert len(folders) == 4
+
+
+def test_a_new_network_has_pieces_of_its_own(data: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    start = Start.untrained("tiny", said := texts(1))
+    assert start.weights is None and start.architecture == PRESETS["tiny"]
+    assert (
+        start.tokenizer.size == PRESETS["tiny"].pieces
+        and start.tokenizer.decode(start.tokenizer.encode(said[0])) == said[0]
+    )
+    with pytest.raises(ConfigurationError, match="'tiny' beside a bundle"):
+        Experiment(data, tmp_path, replace(SMALL, preset="tiny"), bundle=tiny_bundle)
+    with pytest.raises(ConfigurationError, match="pieces cannot be made from this text"):
+        _ = Experiment(data, tmp_path, replace(SMALL, preset="tiny")).start
+
+
+def test_equal_weights_are_a_row_here_and_every_row_at_full_size() -> None:
+    names = {each.name: each.weight for each in methods(Scale())}
+    assert names["EMA + score"] == 2.0
+    assert names["EMA + score, equal weights"] == names["EMA + slots, equal weights"] == 1.0
+    full = methods(Scale.full())
+    assert all(each.weight == 1.0 for each in full) and not any("equal" in each.name for each in full)
 
 
 def test_errors_are_counted_clip_by_clip() -> None:
