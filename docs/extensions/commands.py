@@ -34,7 +34,8 @@ def _row(parameter: Any, context: Any) -> str:
     name, said = parameter.get_help_record(context) or (parameter.human_readable_name, getattr(parameter, "help", ""))
     default = parameter.get_default(context)
     shown = "" if default is None or callable(default) or default in ((), [], False) else f"`{default}`"
-    return f"| `{_cell(name)}` | {_cell(_text(getattr(parameter, 'help', None) or said))} | {shown} |"
+    about = _text(getattr(parameter, "help", None) or said).replace("<", "&lt;")
+    return f"| `{_cell(name)}` | {_cell(about)} | {shown} |"
 
 
 def _text(said: str | None) -> str:
@@ -42,4 +43,4 @@ def _text(said: str | None) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("|", "\\|")

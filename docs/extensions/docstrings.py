@@ -13,7 +13,7 @@ import griffe
 
 log = griffe.get_logger("docstrings")
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`(?:[^`<]*<(?P<path>[\w.]+)>|~?(?P<name>[\w.]+))`")
-TERM = re.compile(r"(?:^|(?<=[.:;)] )|(?<=\. ))(?P<names>``?[\w]+``?|\w+(?:, \w+)*): ")
+TERM = re.compile(r"(?:^|(?<=[.:;)] ))(?P<names>`*\w+(?:, \w+)*`*)(?P<domain> [<>]=? [\w.]+)?: ")
 PACKAGES = ("rescoring", "device_sdk", "export", "server")
 
 
@@ -46,7 +46,11 @@ def role_target(of: griffe.Object, role: re.Match[str]) -> str:
     first, _, rest = name.partition(".")
     if first in PACKAGES:
         return name
-    found = of.members[first].path if first in of.members else of.resolve(first)
+    owner = of if isinstance(of, griffe.Class) else of.parent
+    if isinstance(owner, griffe.Class) and first in owner.inherited_members:
+        found = owner.inherited_members[first].target_path
+    else:
+        found = of.members[first].path if first in of.members else of.resolve(first)
     return f"{found}.{rest}" if rest else found
 
 
@@ -84,7 +88,7 @@ def _as_list(paragraph: str, terms: set[str]) -> str:
         return paragraph
     ends = [*(each.start() for each in found[1:]), len(line)]
     items = [
-        f"- **{each['names'].strip('`')}**: {_sentence(line[each.end() : end])}"
+        f"- **{each['names'].strip('`')}**{each['domain'] or ''}: {_sentence(line[each.end() : end])}"
         for each, end in zip(found, ends, strict=True)
     ]
     intro = line[: found[0].start()].strip()
@@ -113,7 +117,7 @@ def _declare(message: griffe.Class) -> None:
             name, annotation=each.annotation, kind=griffe.ParameterKind.keyword_only, default=each.value
         )
         for name, each in message.members.items()
-        if isinstance(each, griffe.Attribute) and each.annotation is not None and not name.startswith("_")
+        if isinstance(each, griffe.Attribute) and each.annotation is not None and "property" not in each.labels
     ]
     if fields and "__init__" not in message.members:
         made = griffe.Function("__init__", parameters=griffe.Parameters(*fields))

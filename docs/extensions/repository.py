@@ -43,8 +43,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page's links, as they lead within the site."""
     here, where = page.file.src_uri, repository_path(page.file.src_uri)
+    if here.startswith(PLACE) and (ROOT / where).parent.is_dir() and where.endswith("/index.md"):
+        return markdown + "\n".join(_listed(ROOT / where.removesuffix("index.md"), here, files))
     if not (where.endswith(".md") and (ROOT / where).is_file()):
-        return markdown  # code or a list
+        return markdown  # code
 
     def within(link: re.Match[str]) -> str:
         target = uri(resolved(where, link["target"]))
@@ -87,7 +89,7 @@ def _shown(path: str) -> bool:
 def _file(path: str, config: MkDocsConfig) -> File:
     full = ROOT / path
     if full.is_dir():
-        return File.generated(config, uri(path), content=HEADER.format(title=f"{path}/") + "\n".join(_listed(full)))
+        return File.generated(config, uri(path), content=HEADER.format(title=f"{path}/"))
     if not full.is_file():
         raise PluginError(f"{path}: does not exist, and a page links to it")
     if not _shown(path):
@@ -97,15 +99,17 @@ def _file(path: str, config: MkDocsConfig) -> File:
     return File.generated(config, uri(path), content=HEADER.format(title=path) + text)
 
 
-def _listed(folder: Path) -> Iterator[str]:
-    """A line a module: its name, and the first sentence of its docstring."""
+def _listed(folder: Path, here: str, files: Files) -> Iterator[str]:
+    """A line a module: its name, with a link where the site has it, and the first sentence of its docstring."""
     yield "| file | holds |\n|---|---|"
     for path in sorted(folder.iterdir()):
         of = path / "__init__.py" if path.is_dir() else path
         if of.suffix == ".py" and of.is_file():
             said = (ast.get_docstring(ast.parse(of.read_text("utf-8"))) or "").partition("\n\n")[0].replace("\n", " ")
             first = re.split(r"(?<=[.;:])\s", said, maxsplit=1)[0].rstrip(";:").replace("|", "\\|")
-            yield f"| `{path.name}{'/' if path.is_dir() else ''}` | {first} |"
+            name, target = f"`{path.name}{'/' if path.is_dir() else ''}`", uri(path.relative_to(ROOT).as_posix())
+            known = files.get_file_from_path(target) is not None
+            yield f"| {f'[{name}]({relpath(target, str(PurePosixPath(here).parent))})' if known else name} | {first} |"
 
 
 def _expanded(entry: object, docs: Path) -> object:
