@@ -23,9 +23,11 @@ def described(command: Any, *path: str) -> Iterator[str]:
     context = command.make_context("idiolect", [], resilient_parsing=True)
     yield f"{'#' * (1 + len(path))} idiolect {' '.join(path)}"
     yield _text(command.help)
-    rows = [_row(each, context) for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+    rows = [
+        _row(each, context) for each in command.params if not getattr(each, "hidden", False) and each.name != "help"
+    ]
     if rows:
-        yield "\n".join(["| | | default |", "|---|---|---|", *rows])
+        yield "\n".join(["| takes | | default |", "|---|---|---|", *rows])
     for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
         yield from described(command.get_command(context, name), *path, name)
 

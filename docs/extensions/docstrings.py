@@ -113,9 +113,7 @@ def _is_message(of: griffe.Class) -> bool:
 def _declare(message: griffe.Class) -> None:
     """Its fields as parameters of its constructor, which pydantic makes."""
     fields = [
-        griffe.Parameter(
-            name, annotation=each.annotation, kind=griffe.ParameterKind.keyword_only, default=each.value
-        )
+        griffe.Parameter(name, annotation=each.annotation, kind=griffe.ParameterKind.keyword_only, default=each.value)
         for name, each in message.members.items()
         if isinstance(each, griffe.Attribute) and each.annotation is not None and "property" not in each.labels
     ]

@@ -15,9 +15,11 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, PLACE = "docs", "repository"
+NOTES = re.compile(r"^(```\w+) .*$", re.MULTILINE)
+"""What a fence says to the tests after its language."""
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 CODE = {".c": "c", ".h": "c", ".html": "html", ".js": "js", ".py": "python", ".toml": "toml", ".css": "css"}
-HEADER = "---\ntitle: {title}\nsearch: {{exclude: true}}\n---\n\n# `{title}`\n\n"
+HEADER = "---\ntitle: {title}\nsearch: {{exclude: true}}\nhide: [navigation, toc]\n---\n\n# `{title}`\n\n"
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -52,7 +54,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = uri(resolved(where, link["target"]))
         return relpath(target, str(PurePosixPath(here).parent)) + (link["anchor"] or "")
 
-    return LINK.sub(within, markdown)
+    return LINK.sub(within, NOTES.sub(r"\1", markdown))
 
 
 def linked(path: str) -> Iterator[str]:
