@@ -48,16 +48,18 @@ def test_the_reference_shows_every_public_name_once() -> None:
 
 
 def test_what_the_reference_shows_exists_and_is_described(loader: griffe.GriffeLoader) -> None:
+    """Without a docstring a member would be left out. Fields stand in the signature of their class."""
     for page in PAGES:
         for name in SHOWN.findall(text_of(page)):
-            assert loader.modules_collection[name].docstring is not None, f"{page}: {name}"
+            found = loader.modules_collection[name]
+            silent = [each.path for each in described(found) if each.docstring is None]
+            assert found.docstring is not None and not silent, f"{page}: {silent or name}"
 
 
-def test_every_public_method_of_a_device_is_described(loader: griffe.GriffeLoader) -> None:
-    """Without a docstring a member is not shown."""
-    known = loader.modules_collection["device_sdk.Device"].all_members
-    for name in public(device_sdk.Device):
-        assert name in known and known[name].docstring is not None, name
+def test_every_public_method_of_a_device_is_on_its_page(loader: griffe.GriffeLoader) -> None:
+    assert "device_sdk.Device" in SHOWN.findall(text_of("docs/reference/device.md"))
+    shown = {each.name for each in described(loader.modules_collection["device_sdk.Device"])}
+    assert set(public(device_sdk.Device)) <= shown
 
 
 def test_every_role_in_a_docstring_names_something(loader: griffe.GriffeLoader, extension: ModuleType) -> None:
@@ -108,6 +110,18 @@ def test_the_site_builds_without_a_warning_and_shows_every_method_of_a_device(tm
 
 def public(of: type) -> list[str]:
     return [name for each in of.__mro__[:-1] for name in vars(each) if not name.startswith("_")]
+
+
+def described(of: griffe.Object | griffe.Alias) -> Iterator[griffe.Object | griffe.Alias]:
+    """Public functions, classes and properties in it."""
+    of = of.final_target if isinstance(of, griffe.Alias) else of
+    if of.is_module or of.is_class:
+        for name, each in of.members.items():
+            if name.startswith("_") or each.is_alias:
+                continue
+            if not each.is_attribute or "property" in each.labels:
+                yield each
+                yield from described(each)
 
 
 def dead_roles(loader: griffe.GriffeLoader, extension: ModuleType, *packages: str) -> Iterator[str]:
