@@ -57,7 +57,7 @@ hostile-fleet: native ## Hostile devices beside fifty honest ones, with kills an
 
 docs: $(VENV)/.ready ## The documentation as a site in build/site; a link that leads nowhere, and every other warning, is an error
 	@echo "==> building the site"
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build
 	@echo "build/site/index.html"
 
 lint: $(VENV)/.ready ## ruff: rules and format
