@@ -83,6 +83,8 @@ def test_a_role_that_names_nothing_is_seen(tmp_path: Path, extension: ModuleType
         ("Steps. rate: Hz; size, most: of it. Else.", "Steps.\n\n- **rate**: Hz.\n- **size, most**: of it. Else."),
         ("Raises nothing. other: stays.", "Raises nothing. other: stays."),
         ("rate > 0: Hz. StateError: it is closed.", "- **rate** > 0: Hz.\n- **StateError**: it is closed."),
+        ("rate: Hz. Raises StateError (it is closed).", "- **rate**: Hz.\n- **Raises** StateError (it is closed)."),
+        ("log p(words </s>), ``a < b``. rate: x.", "log p(words &lt;/s>), ``a < b``.\n\n- **rate**: x."),
         ("As of rate.\n\n    rate: code", "As of rate.\n\n    rate: code"),
         ("See :class:`~device_sdk.device.Device`.", 'See <autoref identifier="device_sdk.device.Device" optional>'
          "<code>Device</code></autoref>."),

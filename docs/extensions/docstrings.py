@@ -13,7 +13,11 @@ import griffe
 
 log = griffe.get_logger("docstrings")
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`(?:[^`<]*<(?P<path>[\w.]+)>|~?(?P<name>[\w.]+))`")
-TERM = re.compile(r"(?:^|(?<=[.:;)] ))(?P<names>`*\w+(?:, \w+)*`*)(?P<domain> [<>]=? [\w.]+)?: ")
+TERM = re.compile(
+    r"(?:^|(?<=[.:;)] ))(?:(?P<names>`*\w+(?:, \w+)*`*)(?P<domain> (?:&lt;|>)=? [\w.]+)?: |"
+    r"(?P<raises>Raises )(?=[:A-Z]))"
+)
+PLAIN_LESS = re.compile(r"(`+[^`]*`+|^ {4}[^\n]*)|<", re.MULTILINE)
 PACKAGES = ("rescoring", "device_sdk", "export", "server")
 
 
@@ -37,6 +41,7 @@ def members(within: griffe.Object) -> Iterator[griffe.Object]:
 
 def shown(of: griffe.Object, text: str) -> str:
     """A docstring as Markdown."""
+    text = PLAIN_LESS.sub(lambda found: found[1] or "&lt;", text)  # </s> is no HTML
     return ROLE.sub(lambda role: _linked(of, role), _as_lists(text, set(_terms(of))))
 
 
@@ -55,7 +60,7 @@ def role_target(of: griffe.Object, role: re.Match[str]) -> str:
 
 
 def _linked(of: griffe.Object, role: re.Match[str]) -> str:
-    label = role[0].partition("`")[2].rstrip("`").partition(" <")[0]
+    label = re.split(r"\s*<", role[0].partition("`")[2].rstrip("`"))[0]
     if label.startswith("~"):
         label = label.rpartition(".")[2]
     try:
@@ -82,17 +87,18 @@ def _as_lists(text: str, terms: set[str]) -> str:
 def _as_list(paragraph: str, terms: set[str]) -> str:
     if paragraph.startswith((" ", "|", "- ", "*")):
         return paragraph  # a block of its own: code, a table, a list
-    line = " ".join(paragraph.split("\n"))
-    found = [each for each in TERM.finditer(line) if _known(each["names"], terms)]
-    if not found:
+    line = " ".join(paragraph.split())
+    found = [each for each in TERM.finditer(line) if each["raises"] or _known(each["names"], terms)]
+    if all(each["raises"] for each in found):
         return paragraph
     ends = [*(each.start() for each in found[1:]), len(line)]
-    items = [
-        f"- **{each['names'].strip('`')}**{each['domain'] or ''}: {_sentence(line[each.end() : end])}"
-        for each, end in zip(found, ends, strict=True)
-    ]
+    items = [f"- {_title(each)} {_sentence(line[each.end() : end])}" for each, end in zip(found, ends, strict=True)]
     intro = line[: found[0].start()].strip()
     return "\n".join([*([intro, ""] if intro else []), *items])
+
+
+def _title(term: re.Match[str]) -> str:
+    return "**Raises**" if term["raises"] else f"**{term['names'].strip('`')}**{term['domain'] or ''}:"
 
 
 def _known(names: str, terms: set[str]) -> bool:

@@ -107,7 +107,7 @@ class OperatorClient:
         return self._do(messages.Rollout, "rollout", json={"version": version, "settings": wanted, "note": note})
 
     def promote_rollout(self, *, note: str = "", force: bool = False) -> messages.Rollout:
-        """Gives the model to all devices. force: though it has not been watched for long enough."""
+        """Gives the model to all devices. force: also where it hears held-out speech worse."""
         return self._do(messages.Rollout, "rollout/promote", params={"note": note, "force": force})
 
     def roll_back_rollout(self, *, note: str = "") -> messages.Rollout:
