@@ -22,7 +22,7 @@ ifeq ($(shell command -v $(CC)),)
 export IDIOLECT_COMPILED := 0
 endif
 
-.PHONY: help demo test coverage test-slow hostile-fleet lint format types native peers wheels clean
+.PHONY: help demo test coverage test-slow hostile-fleet docs lint format types native peers wheels clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -54,6 +54,11 @@ test-slow: native ## The tests that take longer: wheels in empty environments, e
 hostile-fleet: native ## Hostile devices beside fifty honest ones, with kills and a restore (MINUTES=20 for all of it)
 	@echo "==> hostile devices for $(MINUTES) minutes"
 	@$(VENV)/bin/python -m tests.hostile_fleet --minutes $(MINUTES)
+
+docs: $(VENV)/.ready ## The documentation as a site in build/site; a link that leads nowhere, and every other warning, is an error
+	@echo "==> building the site"
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build
+	@echo "build/site/index.html"
 
 lint: $(VENV)/.ready ## ruff: rules and format
 	@$(VENV)/bin/ruff check .
@@ -93,7 +98,7 @@ $(VENV)/.ready: $(PROJECTS)
 	@$(VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
 	@echo "==> installing both wheels with everything they can use, and the tools"
 	@$(VENV)/bin/python -m pip install $(PIP_QUIET) -e ".[listen]" -e "./server[train,simulate,bench,postgres,objects,ray]" \
-		--group test --group lint --group wheels
+		--group test --group lint --group wheels --group docs
 	@$(call ngram,$(VENV))
 	@touch $@
 

@@ -109,7 +109,7 @@ class Device:
         """A device over a state folder (made if absent), with the app's key. bundle: the app's, or its path; None is
         the one packaged with idiolect. A published model that a check-in brought is used instead, until the app ships
         another bundle. host: ``cost_function``, ``policy``, ``conditions``, ``rehearsal`` and ``trusted_root``, see
-        :class:`~device_sdk.host.Host`. Raises StateError (folder in use, wrong key, damage) and BundleError."""
+        :class:`~device_sdk.settings.Host`. Raises StateError (folder in use, wrong key, damage) and BundleError."""
         begun = time.monotonic()
         settings = DeviceSettings() if settings is None else settings
         check_type("settings", settings, DeviceSettings, "DeviceSettings")

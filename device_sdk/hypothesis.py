@@ -77,6 +77,7 @@ class Result:
 
     @property
     def text(self) -> str:
+        """Of the first hypothesis."""
         return self.nbest[0].text
 
 

@@ -69,6 +69,7 @@ class Calibration:
         return cls(**given)
 
     def to_mapping(self) -> dict[str, Any]:
+        """What :meth:`from_mapping` reads."""
         return asdict(self)
 
 

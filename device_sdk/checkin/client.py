@@ -82,6 +82,7 @@ class Client:
         return self._message(Enrolled, "/v1/enrol", Enrol(token=token, public_key=identity.public_key)).device_id
 
     def check_in(self, identity: Identity, message: CheckIn) -> CheckedIn:
+        """Says what the device has; the answer says what is current, and which round is open."""
         return self._message(CheckedIn, "/v1/check-in", message, identity)
 
     def report(self, identity: Identity, outgoing: Outgoing) -> Receipt:
@@ -118,6 +119,7 @@ class Client:
             time.sleep(seconds)
 
     def close(self) -> None:
+        """Ends the connections."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -32,6 +32,8 @@ Part = Literal["whole", "acoustic", "output", "adapters", "norms"]
 
 
 class Message(BaseModel):
+    """What all messages share: a version; fields that are not known are refused, and so are infinities and NaN."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
 
@@ -44,6 +46,8 @@ class Enrol(Message):
 
 
 class Enrolled(Message):
+    """The id that the server gave the device."""
+
     device_id: Identifier
 
 
@@ -138,6 +142,8 @@ class WordPlan(Message):
 
 
 class RoundOffer(Message):
+    """The open round, as one device is asked to take part in it. A stream without a plan is not collected."""
+
     round_id: Identifier
     model_version: str
     marginals: MarginalPlan | None = None
@@ -224,6 +230,8 @@ class DeltaHeader(Message):
 
 
 class Receipt(Message):
+    """A report was taken. duplicate: it had been before, and counts once."""
+
     report_id: Identifier
     duplicate: bool = False
 

@@ -19,6 +19,7 @@ def place(device_id: str, version: str) -> float:
 
 
 def millionths(share: float) -> int:
+    """A share in [0, 1] as it is signed."""
     return round(share * MILLIONTHS)
 
 

@@ -99,6 +99,7 @@ class Roster(Message):
 
     @property
     def device_ids(self) -> tuple[str, ...]:
+        """Sorted."""
         return tuple(member.device_id for member in self.members)
 
     @property
@@ -167,6 +168,8 @@ class StageReceipt(Message):
 
 
 class AggregationPoll(Message):
+    """A device asks what there is to do."""
+
     device_id: Identifier
     round_id: Identifier
 

@@ -51,7 +51,7 @@ bucket's full size; its time is that of the utterance's frames."""
 
 def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Bucket] = ()) -> Path:
     """Write ``encoder.pte``, ``predictor.pte``, ``joiner.pte``, a program for each training bucket, in the order given,
-    and ``executorch.json``. Returns the folder. Raises :class:`BundleError` for an imported bundle whose networks no
+    and ``executorch.json``. Returns the folder. Raises BundleError for an imported bundle whose networks no
     program can run, or with ``training``; :class:`MissingExtraError` where ExecuTorch is not installed."""
     folder, sizes = Path(folder), bundle.lstm if training else bundle.architecture
     folder.mkdir(parents=True, exist_ok=True)

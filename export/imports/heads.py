@@ -38,7 +38,7 @@ class Predictor:
 
 
 def read_joiner(graph: Graph, pieces: int) -> Joiner:
-    """Raises :class:`BundleError` for any other form."""
+    """Raises BundleError for any other form."""
     layers = linear_layers(graph)
     operators = {node.op_type for node in graph.model.graph.node}
     activations: list[Activation] = [name for name in ("tanh", "relu") if name.capitalize() in operators]

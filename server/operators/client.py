@@ -48,9 +48,11 @@ class OperatorClient:
         return self._read(messages.Me, "me")
 
     def status(self) -> messages.Status:
+        """What is current, and which rounds are under way."""
         return self._read(messages.Status, "status")
 
     def privacy(self) -> messages.Privacy:
+        """The ledger, and the caps."""
         return self._read(messages.Privacy, "privacy")
 
     def rounds(self, limit: int = 100) -> list[messages.Round]:
@@ -58,6 +60,7 @@ class OperatorClient:
         return self._read(messages.Rounds, "rounds", limit=limit).rounds
 
     def round(self, round_id: str) -> messages.Round:
+        """One round, with its moves and its groups."""
         return self._read(messages.Round, f"rounds/{_part(round_id)}")
 
     def create_round(self, settings: RoundSettings | None = None, *, opened: bool = True) -> messages.Round:
@@ -66,6 +69,7 @@ class OperatorClient:
         return self._do(messages.Round, "rounds", json={"settings": wanted, "open": opened})
 
     def open_round(self, round_id: str) -> messages.Round:
+        """Lets a planned round take reports."""
         return self._do(messages.Round, f"rounds/{_part(round_id)}/open")
 
     def close_round(self, round_id: str) -> messages.Round:
@@ -73,11 +77,13 @@ class OperatorClient:
         return self._do(messages.Round, f"rounds/{_part(round_id)}/close")
 
     def abandon_round(self, round_id: str) -> messages.Round:
+        """Ends a round without a release; what devices sent to it is cleared."""
         return self._do(messages.Round, f"rounds/{_part(round_id)}/abandon")
 
     # Models and marginals
 
     def models(self) -> messages.Models:
+        """Every version, and every publication."""
         return self._read(messages.Models, "models")
 
     def push_model(self, version: str, weights: bytes, *, note: str = "", published: bool = True) -> messages.Model:
@@ -86,9 +92,11 @@ class OperatorClient:
         return self._do(messages.Model, f"models/{_part(version)}", content=weights, params=asked)
 
     def publish_model(self, version: str, *, note: str = "") -> messages.Model:
+        """Makes a registered model the current one, an older one too."""
         return self._do(messages.Model, f"models/{_part(version)}/publish", params={"note": note})
 
     def rollouts(self) -> messages.Rollouts:
+        """The one that runs, and those before it."""
         return self._read(messages.Rollouts, "rollout")
 
     def begin_rollout(
@@ -99,12 +107,15 @@ class OperatorClient:
         return self._do(messages.Rollout, "rollout", json={"version": version, "settings": wanted, "note": note})
 
     def promote_rollout(self, *, note: str = "", force: bool = False) -> messages.Rollout:
+        """Gives the model to all devices. force: also where it hears held-out speech worse."""
         return self._do(messages.Rollout, "rollout/promote", params={"note": note, "force": force})
 
     def roll_back_rollout(self, *, note: str = "") -> messages.Rollout:
+        """Takes the model back from the devices that have it."""
         return self._do(messages.Rollout, "rollout/roll-back", params={"note": note})
 
     def marginals(self) -> messages.MarginalsList:
+        """Every version, and every publication."""
         return self._read(messages.MarginalsList, "marginals")
 
     def words(self, version: int, top: int = 20) -> messages.MarginalsWords:
@@ -120,6 +131,7 @@ class OperatorClient:
         return self._do(messages.MarginalsVersion, "marginals", json=wanted)
 
     def publish_marginals(self, version: int, *, note: str = "") -> messages.MarginalsVersion:
+        """Makes a version the current one, an older one too."""
         return self._do(messages.MarginalsVersion, f"marginals/{version}/publish", params={"note": note})
 
     # Who may do what
@@ -132,9 +144,11 @@ class OperatorClient:
             after = page[-1].device_id
 
     def revoke_device(self, device_id: str) -> None:
+        """Lets the device in no more."""
         self._do(messages.DeviceRevoked, f"devices/{_part(device_id)}/revoke")
 
     def operators(self) -> list[messages.OperatorEntry]:
+        """All of them, revoked ones too."""
         return self._read(messages.Operators, "operators").operators
 
     def add_operator(self, name: str, role: Role) -> messages.OperatorMade:
@@ -142,9 +156,11 @@ class OperatorClient:
         return self._do(messages.OperatorMade, "operators", json={"name": name, "role": role})
 
     def revoke_operator(self, name: str) -> messages.OperatorEntry:
+        """Its token and the pages that it opened end at once."""
         return self._do(messages.OperatorEntry, f"operators/{_part(name)}/revoke")
 
     def enrolment_tokens(self) -> list[messages.EnrolmentTokenEntry]:
+        """All of them, without the tokens themselves."""
         return self._read(messages.EnrolmentTokens, "enrolment-tokens").enrolment_tokens
 
     def add_enrolment_token(
@@ -155,6 +171,7 @@ class OperatorClient:
         return self._do(messages.EnrolmentTokenMade, "enrolment-tokens", json=wanted)
 
     def revoke_enrolment_token(self, name: str) -> messages.EnrolmentTokenEntry:
+        """Lets no further device in; those that it let in stay."""
         return self._do(messages.EnrolmentTokenEntry, f"enrolment-tokens/{_part(name)}/revoke")
 
     def actions(self, limit: int = 100) -> list[messages.ActionEntry]:
@@ -172,6 +189,7 @@ class OperatorClient:
         return self._request("POST", path, **content)
 
     def close(self) -> None:
+        """Ends the connections."""
         self._http.close()
 
     def __enter__(self) -> Self:

@@ -306,11 +306,15 @@ class Devices(Answer):
 
 
 class DeviceRevoked(Answer):
+    """The device is let in no more."""
+
     device_id: str
     revoked: Literal[True]
 
 
 class OperatorEntry(Answer):
+    """Who may operate, and since when; times in seconds since the epoch."""
+
     name: str
     role: Role
     created_at: float

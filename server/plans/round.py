@@ -263,6 +263,7 @@ class RoundSettings(_Plan):
 
     @property
     def streams(self) -> tuple[str, ...]:
+        """What devices are asked for."""
         return tuple(stream for stream in STREAMS if getattr(self, stream) is not None)
 
     def _check_averaging(self, plan: DeltaPlan) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from device_sdk.compilation import FOLDER, KERNELS, SEARCH, STAMP, SWITCH
 from tests.architecture.sources import ROOT, copy_checkout
-from tests.pages import blocks
+from tests.pages import WITH_A_SERVER, blocks
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
-ALONE = [lines for lines in blocks("python") if "import OpenAI" not in lines]
+ALONE = [lines for lines in blocks("python") if WITH_A_SERVER not in lines]
 """The lines of a client are tried where its server runs."""
 OURS = (SWITCH, "PYTHONPATH", "VIRTUAL_ENV")
 

@@ -180,7 +180,7 @@ def benchmark(bundle: Path | None = None, seed: int = 1) -> list[Figure]:
 
 
 def crowd(bundle: Bundle, seed: int) -> Iterator[Figure]:
-    """Of commands without a name what a vocabulary of :data:`CONTACTS` costs; of names that people have all the time
+    """Of commands without a name what a vocabulary of ``CONTACTS`` costs; of names that people have all the time
     what near ones in the vocabulary cost."""
     generator = np.random.default_rng([seed, 26])
     people, pairs = draw_people("devices", PEOPLE, seed=seed), neighbours(bundle.words, PAIRS, generator)

@@ -29,7 +29,7 @@ from tests.device_sdk.listen.clients import (
 )
 from tests.device_sdk.listen.servers import Server, listening
 from tests.device_sdk.listen.voices import spoken
-from tests.pages import block
+from tests.pages import WITH_A_SERVER, blocks
 from tests.speech import Float, clips, needs_data, packaged
 
 
@@ -89,9 +89,10 @@ def test_other_answers_of_the_file_api(server: Server, client: OpenAI, expected:
     assert "idiolect" in [model.id for model in client.models.list()]
 
 
-def test_the_lines_of_the_page_run(server: Server, tmp_path: Path) -> None:
-    lines = block("python", "from openai import").replace("http://127.0.0.1:8765", server.http)
+@pytest.mark.parametrize("lines", [each for each in blocks("python") if WITH_A_SERVER in each])
+def test_the_lines_of_the_pages_run(server: Server, tmp_path: Path, lines: str) -> None:
     soundfile.write(tmp_path / "note.wav", clips()[0], RATE)
+    lines = lines.replace(WITH_A_SERVER, server.http.removeprefix("http://"))
     done = subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and len(done.stdout.split()) > 3, done.stderr
 
