@@ -1,6 +1,6 @@
-"""A delta as integers that secure aggregation can add up, with a share of exact noise: the distributed discrete Gaussian
-mechanism (Kairouz, Liu and Steinke, The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
-Aggregation, 2021, algorithms 1 and 2).
+"""A delta as integers that secure aggregation can add up, with a share of exact noise: the distributed discrete
+Gaussian mechanism (Kairouz, Liu and Steinke, The Distributed Discrete Gaussian Mechanism for Federated Learning with
+Secure Aggregation, 2021, algorithms 1 and 2).
 
 C: clipping bound; k: the plan's ``bits``; L = 2^(k-1) - 1: whole steps that make C; d: values; n: devices of a sum, of
 which at least t (``minimum_survivors``) are left; sigma: deviation of one device's noise, in steps; b: bits of a masked
@@ -19,9 +19,11 @@ and however floats round; it is what accounting charges."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,6 +137,12 @@ def noised(vectors: Integers, plan: DeltaPlan) -> Integers:
 def summed(total: Integers, plan: DeltaPlan, seed: str) -> Floats:
     """float64 [d], in the unit of the deltas, of a sum of :func:`quantised` ones."""
     return unrotate(total * (plan.clip_norm / clip_steps(plan)), seed)
+
+
+def layout_digest(model_version: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """SHA-256, hexadecimal, of which value of which model's delta is where in a vector."""
+    layout = [model_version, [[name, *shapes[name]] for name in sorted(shapes)]]
+    return sha256(json.dumps(layout, separators=(",", ":")).encode()).hexdigest()
 
 
 def flat(arrays: Arrays) -> Floats:

@@ -6,8 +6,8 @@ sensitivity w dominates it, since noise whose density is log-concave tells more 
 that they cover, so thousands of rounds take the time and the memory of hundreds. Wider bins begin where narrower ones
 do, so what is stated is never below the truth and never shrinks with a round more. It is compared with two bounds that
 just add up, pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is stated. Anything that
-cannot be computed counts as infinite. The vector that a distributed discrete Gaussian hides has no such distribution, as
-it may point anywhere: where one is among the charges the sums are what is stated.
+cannot be computed counts as infinite. What a distributed discrete Gaussian hides has no such distribution, as it may
+point anywhere: where one is among the charges the sums are what is stated.
 
 P0, P1: outputs without and with a user's report; q: the probability that the user is asked (Poisson sampling). Whoever
 cannot tell who was asked sees the mixture M = (1 - q) P0 + q P1. For a threshold a = e^epsilon, the hockey-stick

@@ -102,7 +102,7 @@ def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recov
         private = keys.load_private_key(recovered.secrets[name])
         for survivor in masked:  # what the dropped device would have added cancels what its peer did
             total += masks.pair_mask(private, name, survivor, roster, digest)
-    return masks.signed(total)
+    return masks.signed(total, roster)
 
 
 def _lost(held: Mapping[int, bytes], roster: Roster) -> str:
