@@ -11,15 +11,15 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
-from device_sdk.wire.messages import Part
-from device_sdk.wire.secure_aggregation import MAX_WORDS
+from device_sdk.wire.messages import DeltaPlan, Part
+from device_sdk.wire.secure_aggregation import MAX_MASKED_BYTES, MAX_WORDS
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LocalWorkers, Workers
 from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
 from server.operators.accounts import BOOTSTRAP, record
-from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, check
+from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, check, word_bits
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, run_unhurried
@@ -255,7 +255,7 @@ class Service:
                 detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
                 raise Refusal(422, "no_rehearsal", detail, name)
         if settings.aggregated == "deltas" and settings.deltas is not None:
-            self._check_size(settings.deltas.part)
+            self._check_size(settings.deltas, settings.groups.size)
         for stream in settings.streams:
             cap = self.settings.cap(stream)
             first = Spent().plus(charge_for(stream, settings))
@@ -264,14 +264,16 @@ class Service:
                 raise Refusal(422, "privacy_cap", detail, stream)
         return run_unhurried(self._begin, settings, opened, by)
 
-    def _check_size(self, part: Part) -> None:
-        """Whether a delta of this part of the current model can be masked."""
+    def _check_size(self, plan: DeltaPlan, devices: int) -> None:
+        """Whether deltas of this part of the current model can be masked in groups of so many devices."""
         with self.database.read() as connection:
             base = find_model(connection, current_version(connection, "model"))
-        values = sum(map(math.prod, self.shapes(base.sha256, part).values()))
-        if values > MAX_WORDS:
-            detail = f"deltas.part: {part!r} of model {base.version} has {values} values, expected at most {MAX_WORDS}"
-            raise Refusal(422, "too_many_values", f"{detail}; take a smaller part", "deltas.part")
+        values = sum(map(math.prod, self.shapes(base.sha256, plan.part).values()))
+        bits = word_bits(plan, devices, values)
+        if values > (most := min(MAX_WORDS, 8 * MAX_MASKED_BYTES // bits)):
+            found = f"{plan.part!r} of model {base.version} has {values} values of {bits} bits"
+            detail = f"deltas.part: {found}, expected at most {most} of them; take a smaller part, or fewer deltas.bits"
+            raise Refusal(422, "too_many_values", detail, "deltas.part")
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         return run_unhurried(self._begin, round_id, True, by)

@@ -112,7 +112,7 @@ def rounded(vectors: Floats, plan: DeltaPlan, seed: str) -> Integers:
         raise PrivacyError(f"delta: found {vectors.shape[-1]} values, expected 1 to {MOST_VALUES}; take a smaller part")
     steps = rotate(vectors, seed) * (clip_steps(plan) / plan.clip_norm)
     norms = np.sqrt(np.square(steps).sum(axis=1, keepdims=True))  # what float32 left beyond C
-    steps *= np.minimum(1.0, clip_steps(plan) / np.maximum(norms, np.finfo(np.float64).tiny))
+    steps *= np.minimum(1.0, clip_steps(plan) / np.maximum(norms, 1.0))
     lower, most = np.floor(steps), squared_sensitivity(plan)
     result = np.trunc(steps).astype(np.int64)  # never too long; stays where no draw is short enough
     todo = np.arange(len(steps))

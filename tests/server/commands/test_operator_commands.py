@@ -190,6 +190,11 @@ def test_costs_of_planned_rounds(run: Run, toml: Callable[[str], str], tmp_path:
     for mechanism in ("discrete_laplace", "discrete_gaussian"):
         calibrated = cost(f"rounds = 10\n[marginals]\nmechanism = '{mechanism}'", "--user-epsilon", "2")
         assert calibrated["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
+    shares = "trust = 'distributed'\nminimum_survivors = 20\nnoise_stddev = 1.0"
+    masked = cost(
+        f"rounds = 10\nminimum = 20\ngoal = 40\nweighting = 'uniform'\n[deltas]\n{shares}", "--user-epsilon", "2"
+    )
+    assert masked["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
     run(rounds.app, "plan", "--output", str(tmp_path / "plan.json"))
     assert json.loads((tmp_path / "plan.json").read_text())["delta"] == 1e-6
     with pytest.raises(PrivacyError, match="mode"):
@@ -285,7 +290,7 @@ def test_privacy(run: Run, operator: Operator, device: Party) -> None:
 
 def test_privacy_audit(run: Run) -> None:
     found = json.loads(run(privacy.app, "audit", "--runs", "16000", "--confidence", "0.999", "--json"))
-    assert len(found["samplers"]) == 7 and all(line["lower_bound"] >= 0 for line in found["samplers"])
+    assert len(found["samplers"]) == 9 and all(line["lower_bound"] >= 0 for line in found["samplers"])
     assert found["as_expected"]
 
 
