@@ -80,7 +80,11 @@ def take_part(session: Session, who: Identity, offer: RoundOffer | None) -> Prog
     if kept is None:
         if offer is None or (plan := _asked(session, who, offer)) is None:
             return Progress()
-        if (why := budget.refusal(store, session.settings.bounds, plan)) is not None:
+        try:
+            why = budget.refusal(store, session.settings.bounds, plan)
+        except PrivacyError as error:
+            why = f"{stream_of(plan)}: {error}"
+        if why is not None:
             return Progress(left_out=(why,))
         joined = _join(session, who, offer, plan)
         if not isinstance(joined, Participation):
@@ -136,7 +140,8 @@ def _join(
     session: Session, who: Identity, offer: RoundOffer, plan: MarginalPlan | DeltaPlan
 ) -> Participation | str | None:
     """This device's part from here on; else why it takes none, None where it has too little to say."""
-    model_state, stream = session.model_state, stream_of(plan)
+    model_state = session.model_state
+    stream: Literal["marginals", "deltas"] = "deltas" if isinstance(plan, DeltaPlan) else "marginals"
     with session.turn, model_state.together():
         if isinstance(plan, DeltaPlan):
             due = deltas.due(model_state, session.settings, offer.model_version, plan)
@@ -147,9 +152,12 @@ def _join(
                 return f"deltas: part: found {words} values, expected at most {MAX_WORDS} to be masked"
         else:
             subject, words = model_state.cache.words_digest, len(model_state.cache.pending)
-        minimum = max(2, plan.minimum_survivors)
-        named = {"subject": subject, "words": words, "minimum": minimum}
-        participant = advertise(who.signing_key(), who.device_id or "", offer.round_id, **named)
+        participant = advertise(
+            *(who.signing_key(), who.device_id or "", offer.round_id),
+            subject=subject,
+            words=words,
+            minimum=max(2, plan.minimum_survivors),
+        )
         kept = Participation(stream=stream, participant=participant, plan=plan, model_version=offer.model_version)
         reports.remember(model_state.store, who, offer.round_id, stream)
         budget.charge(model_state.store, session.settings.bounds, plan)

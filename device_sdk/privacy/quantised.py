@@ -45,6 +45,10 @@ WRAPS = 2.0**-40
 _ATTEMPTS = 64
 """Of rounding, each of which is too long with a chance of at most e^(-1/2)."""
 
+_LARGEST_RATIO = 1e6
+_BOUNDS = 1e-18, 1e18
+"""Of a clipping bound, so that float32 holds what is clipped to it."""
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -64,6 +68,10 @@ def squared_sensitivity(plan: DeltaPlan) -> int:
 def step_variance(plan: DeltaPlan) -> int:
     """sigma^2 of one device's share of the noise, in squared steps, rounded up; 0 where the plan has none. Raises
     PrivacyError for a share too small for a sum of them to be as accounted."""
+    _check_bound(plan)
+    if not plan.noise_stddev <= _LARGEST_RATIO * plan.clip_norm:
+        most = f"{_LARGEST_RATIO:g} clip norms at most"
+        raise PrivacyError(f"noise_stddev: found {plan.noise_stddev:g}, expected {most}")
     variance = math.ceil((plan.noise_stddev / plan.clip_norm * clip_steps(plan)) ** 2)
     if 0 < variance < SMALLEST_SHARE:
         found = f"{plan.noise_stddev:g}, a share of variance {variance} squared steps"
@@ -74,7 +82,7 @@ def step_variance(plan: DeltaPlan) -> int:
 def squared_ratio(plan: DeltaPlan) -> float:
     """(L2 sensitivity / deviation)^2 of the smallest sum that may be unmasked; inf without noise. Theorem 1: with
 
-        tau = 10 sum_(k = 1 .. t - 1) exp(-2 pi^2 sigma^2 k / (k + 1)),
+        tau = 10 sum_(k = 1 .. t - 1) exp(-2 pi^2 sigma^2 k / (k + 1)) <= 10 (t - 1) exp(-pi^2 sigma^2),
         epsilon = min(sqrt(D^2 / (t sigma^2) + tau d / 2), D / (sqrt(t) sigma) + tau sqrt(d)),
 
     a sum is epsilon^2 / 2 concentrated private, as a Gaussian mechanism of that ratio is; epsilon^2 is returned. tau is
@@ -82,7 +90,7 @@ def squared_ratio(plan: DeltaPlan) -> float:
     variance, survivors = step_variance(plan), plan.minimum_survivors
     if not variance:
         return math.inf
-    tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, survivors))
+    tau = 10 * (survivors - 1) * math.exp(-(math.pi**2) * variance)
     plain = squared_sensitivity(plan) / (survivors * variance)
     return min(plain + tau * MOST_VALUES / 2, (math.sqrt(plain) + tau * math.sqrt(MOST_VALUES)) ** 2)
 
@@ -108,6 +116,7 @@ def quantised(delta: Arrays, plan: DeltaPlan, seed: str) -> Integers:
 
 def rounded(vectors: Floats, plan: DeltaPlan, seed: str) -> Integers:
     """int64 [n, d] of vectors [n, d] of norm C at most, rotated, in steps; their squared norms are at most D^2."""
+    _check_bound(plan)
     if not 0 < vectors.shape[-1] <= MOST_VALUES:
         raise PrivacyError(f"delta: found {vectors.shape[-1]} values, expected 1 to {MOST_VALUES}; take a smaller part")
     steps = rotate(vectors, seed) * (clip_steps(plan) / plan.clip_norm)
@@ -127,6 +136,11 @@ def rounded(vectors: Floats, plan: DeltaPlan, seed: str) -> Integers:
     return result
 
 
+def _check_bound(plan: DeltaPlan) -> None:
+    if not _BOUNDS[0] <= plan.clip_norm <= _BOUNDS[1]:
+        raise PrivacyError(f"clip_norm: found {plan.clip_norm:g}, expected {_BOUNDS[0]:g} to {_BOUNDS[1]:g}")
+
+
 def noised(vectors: Integers, plan: DeltaPlan) -> Integers:
     """Integers of any shape, each with an independent draw of one device's share of the noise."""
     if not (variance := step_variance(plan)):
@@ -136,7 +150,7 @@ def noised(vectors: Integers, plan: DeltaPlan) -> Integers:
 
 def summed(total: Integers, plan: DeltaPlan, seed: str) -> Floats:
     """float64 [d], in the unit of the deltas, of a sum of :func:`quantised` ones."""
-    return unrotate(total * (plan.clip_norm / clip_steps(plan)), seed)
+    return unrotate(np.asarray(total * (plan.clip_norm / clip_steps(plan)), np.float64), seed)
 
 
 def layout_digest(model_version: str, shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -51,7 +51,7 @@ def _blocks(values: int, seed: str) -> Iterator[tuple[slice, Floats]]:
     for number, start in enumerate(sorted({0, values - size})):
         bits = shake_256(f"idiolect rotation {number} {seed}".encode()).digest(-(-size // 8))
         signs = np.unpackbits(np.frombuffer(bits, np.uint8), count=size)
-        yield slice(start, start + size), 1.0 - 2.0 * signs
+        yield slice(start, start + size), np.asarray(1.0 - 2.0 * signs, np.float64)
 
 
 def _hadamard(vectors: Floats) -> Floats:

@@ -131,8 +131,8 @@ class DeltaPlan(Message):
     def _reachable(self) -> Self:
         if self.trust == "distributed":
             if (self.encoding, self.measure) != ("float32", "none"):
-                found = f"{self.encoding}, {self.measure}"
-                raise ValueError(f"encoding, measure: found {found}; with trust 'distributed' expected neither")
+                both = f"{self.encoding}, {self.measure}"
+                raise ValueError(f"encoding, measure: found {both}; with trust 'distributed' expected neither")
             if self.minimum_survivors < 2:
                 raise ValueError("minimum_survivors: found 1, whose sum is a device's own; expected at least 2")
         elif self.minimum_survivors != 1:

@@ -206,13 +206,13 @@ class RoundSettings(_Plan):
             raise ValueError("marginals, deltas, words: found none of them; expected a plan for at least one stream")
         if self.goal is not None and self.goal < self.minimum:
             raise ValueError(f"goal: found {self.goal}, expected at least minimum = {self.minimum}")
-        if (plan := self.aggregated_plan) is not None:
-            if self.minimum < plan.minimum_survivors:
+        if (summed := self.aggregated_plan) is not None:
+            if self.minimum < summed.minimum_survivors:
                 raise ValueError(
-                    f"minimum: found {self.minimum}, expected at least minimum_survivors = {plan.minimum_survivors}: "
+                    f"minimum: found {self.minimum}, expected at least minimum_survivors = {summed.minimum_survivors}: "
                     "the noise of fewer devices is too little"
                 )
-            check_groups(self.groups, plan)
+            check_groups(self.groups, summed)
         for plan in (self.marginals, self.deltas, self.words):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:
@@ -361,9 +361,11 @@ def check_groups(groups: GroupPlan, plan: MarginalPlan | DeltaPlan) -> None:
             f"groups.size: found {groups.size}, expected at least minimum_survivors = {plan.minimum_survivors}"
         )
     try:
-        word_bits(plan, groups.size, MAX_WORDS)
+        widest = word_bits(plan, groups.size, MAX_WORDS)
     except PrivacyError as error:
         raise ValueError(str(error)) from error
+    if widest > 64:
+        raise ValueError(f"bits, noise_stddev: found sums of {widest} bits a value, expected at most 64")
 
 
 def word_bits(plan: MarginalPlan | DeltaPlan, size: int, words: int) -> int:

@@ -83,13 +83,12 @@ def calibrate_shares(plan: DeltaPlan, user_epsilon: float, rounds: int, delta: f
     rounds cost a user at most ``user_epsilon`` at ``delta`` (to a few parts in 1,000), as the ledger composes them.
     Raises PrivacyError where a share must be larger for its own sake: take more bits."""
     _check_wanted(user_epsilon, rounds)
-    few = {"minimum": plan.minimum_survivors, "goal": plan.minimum_survivors, "weighting": "uniform"}
 
     def with_share(stddev: float) -> DeltaPlan:
         return plan.model_copy(update={"noise_stddev": stddev})
 
     def total(stddev: float) -> float:
-        settings = RoundSettings.model_construct(marginals=None, deltas=with_share(stddev), **few)
+        settings = RoundSettings.model_construct(marginals=None, deltas=with_share(stddev))
         return compose(Spent({charge_for("deltas", settings): rounds}), delta)[0]
 
     high = plan.clip_norm

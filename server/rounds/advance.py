@@ -148,7 +148,7 @@ def _aggregate(
         transition(connection, current, target, now, "; ".join(missing))
         if not made and not diverged:  # too few came this time: the next round may find more
             follow_up(connection, current, now, caps)
-        used = _clear(connection, row.id, grouped=settings.aggregated)
+        used = _clear(connection, row.id, grouped=settings.aggregated is not None)
     for name in used:
         blobs.delete(name)
 

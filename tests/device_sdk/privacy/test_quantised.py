@@ -120,6 +120,15 @@ def test_what_is_charged_is_theorem_1() -> None:
     ("act", "message"),
     [
         (lambda: q.step_variance(plan_of(noise_stddev=1e-3)), "noise_stddev: found 0.001, a share of variance 68"),
+        (
+            lambda: q.step_variance(plan_of(noise_stddev=1e7)),
+            "noise_stddev: found 1e[+]07, expected 1e[+]06 clip norms",
+        ),
+        (
+            lambda: q.squared_ratio(plan_of(clip_norm=1e-300, noise_stddev=1.0)),
+            "clip_norm: found 1e-300, expected 1e-18",
+        ),
+        (lambda: q.quantised({"w": np.ones(1, np.float32)}, plan_of(clip_norm=1e20), "r"), "clip_norm: found 1e[+]20"),
         (lambda: q.quantised({"w": np.zeros(0, np.float32)}, plan_of(), "r"), "delta: found 0 values"),
         (lambda: q.quantised({"w": np.zeros((1 << 20) + 1, np.float32)}, plan_of(), "r"), "take a smaller part"),
         (lambda: plan_of(encoding="int8"), "encoding, measure: found int8, none"),

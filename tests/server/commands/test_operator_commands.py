@@ -85,6 +85,11 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
             {"marginals": f"epsilon 1, discrete_gaussian noise of every device, a share of it, {TWENTY}"},
         ),
         (
+            (EXAMPLES / "unseen_deltas.toml").read_text(),
+            {"deltas": "difference, clipped to 1, noise 0.31 of every device, seen in sums of 34 or more"}
+            | {"minimum": "34 reports a stream", "goal": "500 reports a stream"},
+        ),
+        (
             "goal = 4\nweighting = 'uniform'\n[deltas]\nnoise_stddev = 0.5",
             {"deltas": "difference, clipped to 1, noise 0.5 of every device", "goal": "4 reports a stream"},
         ),
