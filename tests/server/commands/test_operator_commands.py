@@ -86,7 +86,7 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
         ),
         (
             (EXAMPLES / "unseen_deltas.toml").read_text(),
-            {"deltas": "difference, clipped to 1, noise 0.31 of every device, seen in sums of 34 or more"}
+            {"deltas": "difference, clipped to 1, noise 0.565 of every device, seen in sums of 34 or more"}
             | {"minimum": "34 reports a stream", "goal": "500 reports a stream"},
         ),
         (
