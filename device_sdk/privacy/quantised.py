@@ -107,6 +107,14 @@ def word_bits(plan: DeltaPlan, devices: int, values: int) -> int:
     return max(8, math.ceil(farthest).bit_length() + 1)
 
 
+def largest_sum(plan: DeltaPlan, devices: int, values: int) -> float:
+    """The L2 norm, in steps, that a sum of n devices' vectors passes with a chance of :data:`WRAPS` at most: n D of
+    what they learned, and of their noise, whose d values are sub-Gaussian with variance proxy n sigma^2, that times
+    sqrt(d) + sqrt(2 log(1 / chance)) (Hsu, Kakade and Zhang, 2012, theorem 2.1). Who makes it longer does not clip."""
+    noise = math.sqrt(devices * step_variance(plan)) * (math.sqrt(values) + math.sqrt(-2 * math.log(WRAPS)))
+    return devices * math.sqrt(squared_sensitivity(plan)) + noise
+
+
 def quantised(delta: Arrays, plan: DeltaPlan, seed: str) -> Integers:
     """int64 [d]: what one device adds to the sum, noise and all; the arrays one after the other, by name. Raises
     PrivacyError: too many values, or an impossible bound or noise."""

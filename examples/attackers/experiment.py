@@ -23,6 +23,7 @@ from safetensors.numpy import save
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.reports import delta_report
 from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.errors import ProtocolError
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.clipping import clip
 from device_sdk.privacy.quantised import parted, quantised, summed, word_bits
@@ -40,6 +41,7 @@ from server.lab.simulation.population import Participant, Population, Shape, gat
 from server.lab.simulation.progress import Tell
 from server.plans.round import OptimizerSettings, RehearsalPlan, RoundSettings
 from server.registry.models import trainable
+from server.rounds.secure_aggregation.unmasking import check_sum
 
 Attack = Literal["sign-flip", "scaling", "wrong transcripts"]
 """``sign-flip`` sends minus what was learned, ``scaling`` what was learned, ``wrong transcripts`` what was learned from
@@ -223,9 +225,14 @@ def aggregate(
 def add_up(
     vectors: Sequence[NDArray[np.int64]], shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan, number: int
 ) -> dict[str, NDArray[np.float32]]:
-    """The mean that a server makes of the sum of masked vectors, modulo what their words hold. number: of the round."""
+    """The mean that a server makes of the sum of masked vectors, modulo what their words hold; nothing of one that
+    honest devices cannot have made. number: of the round."""
     half = 1 << (word_bits(plan, len(vectors), vectors[0].size) - 1)
     total = (np.sum(vectors, axis=0) + half) % (2 * half) - half
+    try:
+        check_sum(total, plan, len(vectors))
+    except ProtocolError:
+        total = np.zeros_like(total)
     return parted(summed(total, plan, f"round-{number}") / len(vectors), shapes)
 
 

@@ -21,7 +21,14 @@ from server.privacy.ledger import record
 from server.rounds.reports import own_digest
 from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.store import Group, StoredGroup, is_finished, next_stage
-from server.rounds.secure_aggregation.unmasking import Exclusion, exclude, excluded_by, recover_secrets, sum_of
+from server.rounds.secure_aggregation.unmasking import (
+    Exclusion,
+    check_sum,
+    exclude,
+    excluded_by,
+    recover_secrets,
+    sum_of,
+)
 from server.rounds.store import find_round, read_settings
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
@@ -138,6 +145,7 @@ def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
     except ProtocolError as error:
         return _Unmasked(None, str(error))
     with database.read() as connection:
+        settings = read_settings(find_round(connection, stored.round_id))
         masked = store.bodies(connection, stored.id, "masked", MaskedInput)
         revealed = store.bodies(connection, stored.id, "unmasking", RevealedShares)
     recovered = recover_secrets(roster, group.dealers, masked.keys(), list(revealed.values()))
@@ -146,6 +154,8 @@ def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
     vectors = {name: message.masked for name, message in masked.items()}
     try:
         total = sum_of(roster, group.dealers, vectors, recovered)
+        if settings.aggregated == "deltas" and settings.deltas is not None:
+            check_sum(total, settings.deltas, len(masked))
     except ProtocolError as error:
         return _Unmasked(None, "; left out: ".join(filter(None, (str(error), left_out))), excluded)
     return _Unmasked(total, left_out and f"left out: {left_out}", excluded)

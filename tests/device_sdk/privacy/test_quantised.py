@@ -102,6 +102,19 @@ def test_words_are_as_wide_as_a_sum_needs(bits, changes, devices, values, expect
     assert farthest < 2 ** (found - 1)
 
 
+@pytest.mark.parametrize("stddev", [0.0, 0.5])
+def test_no_honest_sum_is_longer_than_it_may_be(stddev: float) -> None:
+    """Nor is the bound far off: one device that adds as much again as all the others passes it where there is no noise,
+    and what is beyond the noise's own length where there is."""
+    plan, devices, values = plan_of(noise_stddev=stddev), 20, 1024
+    delta = {"w": np.random.default_rng(0).normal(size=values).astype(np.float32)}
+    most = q.largest_sum(plan, devices, values)
+    alike = sum(q.quantised(delta, plan, "round") for _ in range(devices))
+    assert 0.9 * most < np.linalg.norm(alike) <= most if not stddev else np.linalg.norm(alike) <= most
+    liar = (devices + (most / q.clip_steps(plan) if stddev else 0)) * q.quantised(delta, plan_of(), "round")
+    assert np.linalg.norm(alike + liar) > most
+
+
 def test_what_is_charged_is_theorem_1() -> None:
     """Written out once more, for a plan whose tau is nothing, and for one where it is not."""
     plan = plan_of(noise_stddev=1.0, minimum_survivors=34)

@@ -80,7 +80,7 @@ def test_masked_sums_take_what_is_beyond_the_bound() -> None:
     plan, shapes = DeltaPlan(trust="distributed", minimum_survivors=2), {"a": (40, 6)}
     delta = {"a": np.full((40, 6), 240**-0.5, np.float32)}
     others = [quantised(delta, plan, "round-1") for _ in range(9)]
-    for liar, left in ((others[0], 1.0), (-10 * others[0], -0.1)):
+    for liar, left in ((others[0], 1.0), (-10 * others[0], -0.1), (-20 * others[0], 0.0)):
         mean = experiment.add_up([*others, liar], shapes, plan, 1)
         assert mean["a"] == pytest.approx(left * delta["a"], abs=2e-3)
 

@@ -47,12 +47,17 @@ def drawn(seed: int, shapes: Shapes = SHAPES) -> dict[str, NDArray[np.float32]]:
 
 
 def join(
-    site: Site, parties: list[Party], plan: DeltaPlan = PLAN, shapes: Shapes = SHAPES, **changes: Any
+    site: Site,
+    parties: list[Party],
+    plan: DeltaPlan = PLAN,
+    shapes: Shapes = SHAPES,
+    base: str = "base-1",
+    **changes: Any,
 ) -> list[Member]:
     """The parties in a new round, each with a delta of its own."""
     groups = {"size": len(parties), "stage_seconds": 600}
     round_id = site.operator.open(**ALIKE | {"deltas": plan.model_dump(), "groups": groups} | changes)
-    own: dict[str, Any] = {"minimum": plan.minimum_survivors, "digest": layout_digest("base-1", shapes)}
+    own: dict[str, Any] = {"minimum": plan.minimum_survivors, "digest": layout_digest(base, shapes)}
     vectors = [quantised(drawn(seed, shapes), plan, round_id) for seed in range(len(parties))]
     found = [Member(party, round_id, vector, **own) for party, vector in zip(parties, vectors, strict=True)]
     for member in found:
@@ -142,12 +147,20 @@ def test_what_cannot_be_masked_is_not_opened(site: Local) -> None:
 
 
 def test_a_device_that_lies_spoils_its_group_and_no_more(site: Local) -> None:
-    """Nobody can see one delta: the sum of its group is what it makes of it. What is left to say no is the gate."""
+    """Nobody can see one delta. A sum that honest devices cannot make is in no release; one that they could is."""
     members = join(site, site.parties(4), groups={"size": 2, "stage_seconds": 600})
     members[0].vector = members[0].vector + clip_steps(PLAN)
     through(members, "unmasking")
     site.operator.close(members[0].round_id)
-    assert np.linalg.norm(moved(site, published(site, members))) > 1.5, "honest ones move it by 0.2"
+    found = published(site, members)
+    assert [group["stage"] for group in found["groups"]] == ["abandoned", "done"]
+    assert found["groups"][0]["note"].startswith("sum: found 7.") and found["reports"]["deltas"] == 2
+    assert np.linalg.norm(moved(site, found)) < 0.5
+    again = join(site, site.parties(2), base=found["model_version"])
+    again[0].vector = 3 * again[0].vector
+    through(again, "unmasking")
+    site.operator.close(again[0].round_id)
+    assert published(site, again)["reports"]["deltas"] == 2, "it said three times what it was to say"
 
 
 @pytest.mark.slow
