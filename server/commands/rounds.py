@@ -200,13 +200,13 @@ def _collected(settings: dict[str, Any]) -> list[tuple[str, str]]:
     if counts is not None:
         bound = "all counts so far" if counts["mode"] == "paper" else f"at most {counts['max_words']} words a device"
         noise = f"{counts['mechanism']} noise of {_NOISED_BY[counts['trust']]}"
-        facts.append(("marginals", f"epsilon {counts['epsilon']:g}, {noise}, {bound}"))
+        facts.append(("marginals", f"epsilon {stated(counts['epsilon'])}, {noise}, {bound}"))
     if deltas is not None:
         seen = f", seen in sums of {deltas['minimum_survivors']} or more" * (deltas["trust"] == "distributed")
         facts.append(("deltas", f"{deltas['kind']}, clipped to {deltas['clip_norm']:g}, {_noise(settings)}{seen}"))
     if words is not None:
         bound = f"at most {words['max_words']} words a device"
-        facts.append(("words", f"epsilon {words['epsilon']:g}, delta {words['delta']:g}, {bound}"))
+        facts.append(("words", f"epsilon {stated(words['epsilon'])}, delta {words['delta']:g}, {bound}"))
     by_hand = "none: it closes at its deadline, or by `rounds close`"
     facts.append(("minimum", f"{settings['minimum']} report{'s' * (settings['minimum'] != 1)} a stream"))
     facts.append(("goal", by_hand if settings["goal"] is None else f"{settings['goal']} reports a stream"))

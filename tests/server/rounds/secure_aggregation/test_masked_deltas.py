@@ -185,3 +185,15 @@ def test_fifty_devices_over_http_publish_what_a_trusted_sum_would(tmp_path: Path
         is_mean(flat(parse_weights(content)), range(45), shapes)
     finally:
         fleet.close()
+
+
+@pytest.mark.slow
+def test_a_part_that_is_too_large_to_mask_is_refused_by_name(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, str(tmp_path / "server.db"), values=(1 << 20) + 1)
+    try:
+        body = {"settings": ALIKE | {"deltas": PLAN.model_dump()}}
+        answer = fleet.http.post(f"{fleet.url}/v1/operator/rounds", headers=HEADERS, content=json.dumps(body))
+        assert refusal(answer) == (422, "too_many_values")
+        assert "has 1048577 values of 15 bits, expected at most 1048576" in answer.json()["detail"]
+    finally:
+        fleet.close()
