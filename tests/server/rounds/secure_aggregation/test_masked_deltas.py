@@ -194,6 +194,6 @@ def test_a_part_that_is_too_large_to_mask_is_refused_by_name(tmp_path: Path) -> 
         body = {"settings": ALIKE | {"deltas": PLAN.model_dump()}}
         answer = fleet.http.post(f"{fleet.url}/v1/operator/rounds", headers=HEADERS, content=json.dumps(body))
         assert refusal(answer) == (422, "too_many_values")
-        assert "has 1048577 values of 15 bits, expected at most 1048576" in answer.json()["detail"]
+        assert "has 1048577 values of 13 bits, expected at most 1048576" in answer.json()["detail"]
     finally:
         fleet.close()
