@@ -116,6 +116,7 @@ def test_noise_is_of_the_plan_and_only_a_part_of_the_model_moves(three, tiny_bun
     assert 1 < float(line["epsilon"]) < 20 and three[0].spent()["deltas"] >= float(line["epsilon"])
 
 
+@pytest.mark.slow
 def test_an_abandoned_round_is_not_charged_by_the_device_that_sent_nothing(three, server: Site) -> None:
     round_id = open_round(server, PLAN.model_copy(update={"noise_stddev": 0.05}), goal=3, size=3)
     assert three[0].check_in(server.url, ENROLMENT).sent == ()
