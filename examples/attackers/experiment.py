@@ -49,7 +49,8 @@ transcripts of other utterances; each ``FACTOR`` times as large, then clipped as
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 FACTOR = np.float32(10.0)
 Averaging = Literal["mean", "cosine", "masked"]
-"""``masked``: the mean of what secure aggregation makes known, the sum of all devices' integers."""
+"""``masked``: the mean of what secure aggregation makes known, the sum of all devices' integers, of the part of the
+model that fits one."""
 AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -86,7 +87,7 @@ class Scale:
 
     @property
     def masked(self) -> DeltaPlan:
-        return DeltaPlan(clip_norm=self.clip_norm, trust="distributed", minimum_survivors=2)
+        return DeltaPlan(clip_norm=self.clip_norm, trust="distributed", minimum_survivors=2, part="output")
 
     def rate(self, number: int) -> float:
         """Of the server in round ``number``, counted from 1."""
@@ -156,7 +157,8 @@ class Devices:
             kind = attack if device in self._attacking else None
             delta = self._delta(self._lying[device] if kind == "wrong transcripts" else honest, weights, number)
             factor = 1 if kind is None else -FACTOR if kind == "sign-flip" else FACTOR
-            yield quantised(delta, scale.masked, f"round-{number}") * np.int64(factor)
+            sent = {name: delta[name] for name in trainable(weights, scale.masked.part)}
+            yield quantised(sent, scale.masked, f"round-{number}") * np.int64(factor)
 
     def _delta(self, learner: PseudoDevices, weights: Weights, number: int) -> Weights:
         begins, scale = number == 1 and weights is self._first, self._scale
@@ -190,8 +192,9 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
                     for number in range(1, scale.rounds + 1):
                         if averaging == "masked":
                             masked = list(devices.vectors(weights, number, attack))
-                            mean = add_up(masked, trainable(weights), scale.masked, number)
-                            weights = _stepped(weights, mean, scale.rate(number))
+                            mean = add_up(masked, trainable(weights, scale.masked.part), scale.masked, number)
+                            still = {name: np.zeros(shape, np.float32) for name, shape in trainable(weights).items()}
+                            weights = _stepped(weights, still | mean, scale.rate(number))
                             continue
                         bodies = devices.reports(weights, number, attack)
                         weights = aggregate(weights, bodies, scale.plan, averaging, scale.rate(number))
