@@ -275,8 +275,9 @@ class Device:
         cannot be reached, refuses, or is too slow (``DeviceSettings.check_in_seconds``); everything is kept and the
         next check-in goes on from there. Postponed, a kind of it: the policy or the server wants it later."""
         from device_sdk.checkin import retry_window
+        from device_sdk.checkin.at_hand import Session
         from device_sdk.checkin.client import Client
-        from device_sdk.checkin.session import Session, run_session
+        from device_sdk.checkin.session import run_session
 
         self._check_open()
         if when_due and (seconds := self.due_in_seconds(url)):

@@ -11,14 +11,15 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
-from device_sdk.wire.messages import Part
+from device_sdk.wire.messages import DeltaPlan, Part
+from device_sdk.wire.secure_aggregation import MAX_MASKED_BYTES, MAX_WORDS
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LocalWorkers, Workers
 from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
 from server.operators.accounts import BOOTSTRAP, record
-from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, check
+from server.plans.round import STREAMS, UNDERWAY, RoundSettings, RoundState, check, word_bits
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, run_unhurried
@@ -247,11 +248,14 @@ class Service:
 
     def create_round(self, settings: RoundSettings, *, opened: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
-        ``privacy_cap`` for a round in which no device could report."""
+        ``too_many_values`` for masked deltas of too much of the model, ``privacy_cap`` for a round in which no device
+        could report."""
         for name in ("rehearsal", "server_step"):
             if getattr(settings, name) is not None and self._rehearse is None:
                 detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
                 raise Refusal(422, "no_rehearsal", detail, name)
+        if settings.aggregated == "deltas" and settings.deltas is not None:
+            self._check_size(settings.deltas, settings.groups.size)
         for stream in settings.streams:
             cap = self.settings.cap(stream)
             first = Spent().plus(charge_for(stream, settings))
@@ -259,6 +263,17 @@ class Service:
                 detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
                 raise Refusal(422, "privacy_cap", detail, stream)
         return run_unhurried(self._begin, settings, opened, by)
+
+    def _check_size(self, plan: DeltaPlan, devices: int) -> None:
+        """Whether deltas of this part of the current model can be masked in groups of so many devices."""
+        with self.database.read() as connection:
+            base = find_model(connection, current_version(connection, "model"))
+        values = sum(map(math.prod, self.shapes(base.sha256, plan.part).values()))
+        bits = word_bits(plan, devices, values)
+        if values > (most := min(MAX_WORDS, 8 * MAX_MASKED_BYTES // bits)):
+            found = f"{plan.part!r} of model {base.version} has {values} values of {bits} bits"
+            detail = f"deltas.part: {found}, expected at most {most} of them; take a smaller part, or fewer deltas.bits"
+            raise Refusal(422, "too_many_values", detail, "deltas.part")
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         return run_unhurried(self._begin, round_id, True, by)

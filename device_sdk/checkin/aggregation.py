@@ -1,22 +1,24 @@
 """A device's part in secure aggregation, over as many check-ins as it takes.
 
 Every session asks the server what it waits for and answers until there is nothing to answer. What the device keeps of
-the round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
-come back where the server says that the sum is taken without this device, or not at all. Where they may be in a sum
-they stay off the books: once the device has revealed its shares, whatever the server says of the group then; where the
-server does not know the round, since it may have been restored from a time before it took the sum; and where the device
-itself stops, because the server showed it something that no honest server would."""
+the round is written down before its answer is sent. A delta is taken as it is when the device masks it; what was
+learned stays. Counts leave the device's books with the masked input: they come back where the server says that the sum
+is taken without this device, or not at all. Where they may be in a sum they stay off the books: once the device has
+revealed its shares, whatever the server says of the group then; where the server does not know the round, since it may
+have been restored from a time before it took the sum; and where the device itself stops, because the server showed it
+something that no honest server would."""
 
 from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from device_sdk.checkin import budget, reports
+from device_sdk.checkin import budget, deltas, reports
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.identity import server_name
 from device_sdk.checkin.reports import Sent, take_back, taken_counts
@@ -24,18 +26,18 @@ from device_sdk.checks import reading
 from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.personalization.cache import reported
 from device_sdk.privacy.contributions import bounded_counts, locally_noised
+from device_sdk.privacy.quantised import layout_digest, quantised
+from device_sdk.privacy.spending import stream_of
+from device_sdk.secure_aggregation.masks import check_capacity
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.state.outbox import Outgoing
-from device_sdk.wire.messages import MarginalPlan, Message
-from device_sdk.wire.secure_aggregation import AggregationTask
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan, Message
+from device_sdk.wire.secure_aggregation import MAX_WORDS, AggregationTask
 
 if TYPE_CHECKING:
-    from device_sdk.checkin.client import Client
+    from device_sdk.checkin.at_hand import Session
     from device_sdk.checkin.identity import Identity
-    from device_sdk.learning.memory import Recent
-    from device_sdk.model_state import ModelState
-    from device_sdk.privacy.bounds import OfferBounds
-    from device_sdk.settings import DeviceSettings
+    from device_sdk.learning.step import Arrays
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
 
@@ -43,18 +45,21 @@ _STEPS = 12
 """Requests of one session: twice the stages, and a few where a group moved on meanwhile."""
 _ENDS = {
     "done": None,
-    "dropped": "this device came too late for a stage; its counts are in no sum",
-    "abandoned": "too few devices were left; their counts are in no sum",
+    "dropped": "this device came too late for a stage; what it had to add is in no sum",
+    "abandoned": "too few devices were left; what they had to add is in no sum",
     "late": "the group was ended without its sum, after this device's part",
 }
 
 
 class Participation(BaseModel):
-    """What the state holds of a round. restore: base64 of what may go back to the books; empty before it left them."""
+    """What the state holds of a round. model_version: what a delta is measured on. restore: base64 of the counts that
+    may go back to the books; empty before they left them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    stream: Literal["marginals", "deltas"]
     participant: Participant
-    plan: MarginalPlan
+    plan: MarginalPlan | DeltaPlan
+    model_version: str
     restore: str = ""
 
 
@@ -68,36 +73,44 @@ class Progress:
     left_out: tuple[str, ...] = ()
 
 
-def take_part(
-    client: Client,
-    who: Identity,
-    model_state: ModelState,
-    recent: Recent,
-    offer: RoundOffer | None,
-    settings: DeviceSettings,
-) -> Progress:
+def take_part(session: Session, who: Identity, offer: RoundOffer | None) -> Progress:
     """Joins the offered round, or goes on with the one joined before. CheckInError: not reached; everything is kept."""
-    kept, bounds = _read(model_state.store, who), settings.bounds
+    store = session.model_state.store
+    kept = _read(store, who)
     if kept is None:
-        willing = settings.share_marginals and model_state.consent.marginals
-        plan = offer.marginals if offer is not None and willing else None
-        if offer is None or plan is None or plan.trust != "distributed":
+        if offer is None or (plan := _asked(session, who, offer)) is None:
             return Progress()
-        if reports.has_reported(model_state.store, who, offer.round_id, "marginals"):
-            return Progress()
-        if (why := budget.refusal(model_state.store, bounds, plan)) is not None:
+        try:
+            why = budget.refusal(store, session.settings.bounds, plan)
+        except PrivacyError as error:
+            why = f"{stream_of(plan)}: {error}"
+        if why is not None:
             return Progress(left_out=(why,))
-        kept = _join(who, model_state, offer.round_id, plan, bounds)
+        joined = _join(session, who, offer, plan)
+        if not isinstance(joined, Participation):
+            return Progress() if joined is None else Progress(left_out=(joined,))
+        kept = joined
     try:
-        return _go_on(client, who, model_state, recent, kept)
+        return _go_on(session, who, kept)
     except Refused as error:
         if not reports.is_final(error):
             raise
-        return _leave(who, model_state, _read(model_state.store, who) or kept, str(error), restore=False)
+        return _leave(session, who, _read(store, who) or kept, str(error), restore=False)
 
 
-def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recent, kept: Participation) -> Progress:
-    due = None
+def _asked(session: Session, who: Identity, offer: RoundOffer) -> MarginalPlan | DeltaPlan | None:
+    """The plan of the stream that the round adds up, where the user shares it and it was not answered before."""
+    settings, consent, store = session.settings, session.model_state.consent, session.model_state.store
+    for plan in (offer.marginals, offer.deltas):
+        if plan is not None and plan.trust == "distributed":
+            stream = stream_of(plan)
+            shared = getattr(settings, f"share_{stream}") and getattr(consent, stream)
+            return plan if shared and not reports.has_reported(store, who, offer.round_id, stream) else None
+    return None
+
+
+def _go_on(session: Session, who: Identity, kept: Participation) -> Progress:
+    client, due = session.client, None
     for _ in range(_STEPS):
         try:
             task = client.aggregation_task(who, kept.participant.round_id)
@@ -111,12 +124,12 @@ def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recen
             break
         if task.stage == "done" or task.stage == "dropped" or task.stage == "abandoned":
             late = task.stage == "abandoned" and kept.participant.revealed is not None
-            return _leave(who, model_state, kept, _ENDS["late" if late else task.stage])
+            return _leave(session, who, kept, _ENDS["late" if late else task.stage])
         try:
-            kept, message = _answer(who, model_state, recent, kept, task)
+            kept, message = _answer(session, who, kept, task)
             client.send_stage(who, kept.participant.round_id, task.stage, message)
         except (PrivacyError, ProtocolError) as error:
-            return _leave(who, model_state, kept, str(error), restore=False)
+            return _leave(session, who, kept, str(error), restore=False)
         except Refused as error:
             if error.code != "other_stage":  # else the group has moved on: the next task says where to
                 raise
@@ -124,38 +137,47 @@ def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recen
 
 
 def _join(
-    who: Identity, model_state: ModelState, round_id: str, plan: MarginalPlan, bounds: OfferBounds
-) -> Participation:
-    cache = model_state.cache
-    participant = advertise(
-        who.signing_key(),
-        who.device_id or "",
-        round_id,
-        words_digest=cache.words_digest,
-        words=len(cache.pending),
-        minimum=max(2, plan.minimum_survivors),
-    )
-    kept = Participation(participant=participant, plan=plan)
-    with model_state.together():
-        reports.remember(model_state.store, who, round_id, "marginals")
-        budget.charge(model_state.store, bounds, plan)
+    session: Session, who: Identity, offer: RoundOffer, plan: MarginalPlan | DeltaPlan
+) -> Participation | str | None:
+    """This device's part from here on; else why it takes none, None where it has too little to say."""
+    model_state = session.model_state
+    stream: Literal["marginals", "deltas"] = "deltas" if isinstance(plan, DeltaPlan) else "marginals"
+    with session.turn, model_state.together():
+        if isinstance(plan, DeltaPlan):
+            due = deltas.due(model_state, session.settings, offer.model_version, plan)
+            if not isinstance(due, deltas.Due):
+                return due
+            subject, words = _layout(offer.model_version, due.arrays)
+            if words > MAX_WORDS:
+                return f"deltas: part: found {words} values, expected at most {MAX_WORDS} to be masked"
+        else:
+            subject, words = model_state.cache.words_digest, len(model_state.cache.pending)
+        participant = advertise(
+            *(who.signing_key(), who.device_id or "", offer.round_id),
+            subject=subject,
+            words=words,
+            minimum=max(2, plan.minimum_survivors),
+        )
+        kept = Participation(stream=stream, participant=participant, plan=plan, model_version=offer.model_version)
+        reports.remember(model_state.store, who, offer.round_id, stream)
+        budget.charge(model_state.store, session.settings.bounds, plan)
         model_state.store.put("aggregation", server_name(who.server), kept.model_dump_json().encode())
     return kept
 
 
 def _answer(
-    who: Identity, model_state: ModelState, recent: Recent, kept: Participation, task: AggregationTask
+    session: Session, who: Identity, kept: Participation, task: AggregationTask
 ) -> tuple[Participation, Message]:
     """The answer to a task, kept before it is sent; the one that was kept, where there is one."""
-    participant, restore = kept.participant, kept.restore
-    with model_state.together():
+    participant, restore, model_state = kept.participant, kept.restore, session.model_state
+    with session.turn, model_state.together():
         message: Message | None = None
         if task.roster is not None:
             participant = share(participant, task.roster)
             message = participant.dealt
         elif task.deliveries is not None:
             if participant.masked is None:
-                participant, restore = _masked(model_state, recent, kept, task.deliveries)
+                participant, restore = _masked(session, kept, task.deliveries)
             else:
                 participant = mask(participant, task.deliveries, np.zeros(participant.words, np.int64))
             message = participant.masked
@@ -172,42 +194,67 @@ def _answer(
     return kept, message
 
 
-def _masked(
-    model_state: ModelState, recent: Recent, kept: Participation, deliveries: dict[str, bytes]
-) -> tuple[Participant, str]:
-    """Takes the bounded counts off the books, adds this device's share of the noise and the masks."""
-    cache, plan = model_state.cache, kept.plan
-    if cache.words_digest != kept.participant.advertised.words_digest:
-        raise ProtocolError("words_digest: the word list has changed since this device joined")
-    bounded = bounded_counts(cache.pending, model_state.base.background, plan)
-    counts = locally_noised(bounded, len(cache.pending), plan)
-    vector = np.zeros(len(cache.pending), np.int64)
-    vector[list(counts.keys())] = list(counts.values())
-    participant = mask(kept.participant, deliveries, vector)
+def _masked(session: Session, kept: Participation, deliveries: dict[str, bytes]) -> tuple[Participant, str]:
+    """With what this device adds, its share of the noise and the masks; and what of it may go back to the books, off
+    which it is taken."""
+    model_state, plan = session.model_state, kept.plan
+    if isinstance(plan, DeltaPlan):
+        participant = mask(kept.participant, deliveries, _delta(session, kept, plan))
+        deltas.taken(model_state, plan)
+        return participant, ""
+    cache = model_state.cache
+    participant = mask(kept.participant, deliveries, _counts(session, kept, plan))
     model_state.keep_cache(reported(cache))
-    recent.reported()
+    session.recent.reported()
     return participant, base64.b64encode(taken_counts(cache, plan)).decode()
 
 
+def _counts(session: Session, kept: Participation, plan: MarginalPlan) -> NDArray[np.int64]:
+    cache = session.model_state.cache
+    if cache.words_digest != kept.participant.advertised.subject:
+        raise ProtocolError("subject: the word list has changed since this device joined")
+    bounded = bounded_counts(cache.pending, session.model_state.base.background, plan)
+    counts = locally_noised(bounded, len(cache.pending), plan)
+    vector = np.zeros(len(cache.pending), np.int64)
+    vector[list(counts.keys())] = list(counts.values())
+    if kept.participant.roster is not None:
+        check_capacity(vector, kept.participant.roster)
+    return vector
+
+
+def _delta(session: Session, kept: Participation, plan: DeltaPlan) -> NDArray[np.int64]:
+    joined = kept.participant.advertised
+    due = deltas.due(session.model_state, session.settings, kept.model_version, plan)
+    if not isinstance(due, deltas.Due) or _layout(kept.model_version, due.arrays) != (joined.subject, joined.words):
+        raise ProtocolError("subject: what this device learned since it joined is of another model, or gone")
+    return quantised(due.arrays, plan, joined.round_id)
+
+
+def _layout(model_version: str, delta: Arrays) -> tuple[str, int]:
+    """(digest of what a vector of these arrays is of, its length)."""
+    shapes = {name: array.shape for name, array in delta.items()}
+    return layout_digest(model_version, shapes), sum(array.size for array in delta.values())
+
+
 def _leave(
-    who: Identity, model_state: ModelState, kept: Participation, refused: str | None, *, restore: bool = True
+    session: Session, who: Identity, kept: Participation, refused: str | None, *, restore: bool = True
 ) -> Progress:
-    """The end of this device's part. refused: why its counts are not in a sum, None where they are. What has been
-    revealed, or was about to be when the app ended, comes back in no case: the server may have the sum."""
-    participant, store = kept.participant, model_state.store
+    """The end of this device's part. refused: why what it had to add is not in a sum, None where it is. Counts that
+    have been revealed, or were about to be when the app ended, come back in no case: the server may have the sum."""
+    participant, model_state, stream = kept.participant, session.model_state, kept.stream
     restore = restore and participant.revealed is None
     report_id = participant.advertised.signature.hex()[:32]
     with model_state.together():
-        store.delete("aggregation", server_name(who.server))
+        model_state.store.delete("aggregation", server_name(who.server))
         if participant.masked is None:  # nothing of the user was sent
-            budget.refund(store, kept.plan)
+            budget.refund(model_state.store, session.settings.bounds, kept.plan)
         if refused is None:
-            reports.count_sent(store, "marginals")
+            reports.count_sent(model_state.store, stream)
         elif kept.restore and restore:
             taken = base64.b64decode(kept.restore)
-            take_back(model_state, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", taken))
+            take_back(model_state, Outgoing(report_id, who.server, stream, participant.round_id, b"", taken))
     size = len(participant.masked.model_dump_json()) if participant.masked is not None else 0
-    return Progress((Sent(report_id, participant.round_id, "marginals", size, refused=refused),))
+    return Progress((Sent(report_id, participant.round_id, stream, size, refused=refused),))
 
 
 def _read(store: Store, who: Identity) -> Participation | None:

@@ -13,7 +13,6 @@ from device_sdk.privacy.spending import Plan, Spent, cost_of, stream_of
 if TYPE_CHECKING:
     from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.state import Store
-    from device_sdk.wire.messages import MarginalPlan
 
 TABLE, NAME = "settings", "spent"
 
@@ -29,11 +28,10 @@ def charge(store: Store, bounds: OfferBounds, plan: Plan) -> None:
     _write(store, spent | {stream: spent[stream].plus(cost_of(plan, bounds.cohort))})
 
 
-def refund(store: Store, plan: MarginalPlan) -> None:
-    """Takes back what counts of which nothing was sent were charged, inside the transaction that ends that."""
-    spent = read(store)
-    spent["marginals"] = spent["marginals"].without(cost_of(plan))
-    _write(store, spent)
+def refund(store: Store, bounds: OfferBounds, plan: Plan) -> None:
+    """Takes back what a report of which nothing was sent was charged, inside the transaction that ends that."""
+    spent, stream = read(store), stream_of(plan)
+    _write(store, spent | {stream: spent[stream].without(cost_of(plan, bounds.cohort))})
 
 
 def records_kept(store: Store) -> list[tuple[str, str]]:

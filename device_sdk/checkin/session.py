@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from device_sdk.checkin import aggregation, budget, identity, reports
+from device_sdk.checkin import aggregation, budget, deltas, identity, reports
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.updates import adoption
 from device_sdk.errors import CheckInError
-from device_sdk.learning.delta import difference, mean
 from device_sdk.privacy.spending import stream_of
-from device_sdk.wire.delta_codec import parts
-from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, MarginalPlan
+from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, MarginalPlan, WordPlan
 
 if TYPE_CHECKING:
+    from device_sdk.checkin.at_hand import Session
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.identity import Identity
     from device_sdk.checkin.reports import Sent
-    from device_sdk.learning.memory import Recent
-    from device_sdk.model_state import ModelState
-    from device_sdk.settings import DeviceSettings
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
-
-_UNMEASURED = {
-    "loss": (
-        "deltas: found a round that weighs devices by their training loss, and no loss of at least 0 since the model "
-        "came (REINFORCE has none); use another objective, or rounds that weigh devices in another way"
-    ),
-    "word_error": (
-        "deltas: found a round that weighs devices by their word error, and no utterance since the model came whose "
-        "words the user gave"
-    ),
-}
-_NO_GRADIENTS = (
-    "deltas: found a round that collects gradients of the published weights, and learning.subset 'adapters', which has "
-    "gradients of its factors only; use another subset, or collect differences"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +43,6 @@ class CheckInReport:
     teacher_version: str | None = None
     left_out: tuple[str, ...] = ()
     updates_refused: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """What a check-in has at hand. trusted_root: what is fetched must be signed by who it names; None takes the
-    server's word. turn: kept while what the device learned is read or changed, and never over a request."""
-
-    client: Client
-    model_state: ModelState
-    recent: Recent
-    settings: DeviceSettings
-    trusted_root: bytes | None
-    turn: AbstractContextManager[object]
 
 
 def run_session(session: Session, token: str | None) -> CheckInReport:
@@ -124,7 +91,7 @@ def _mended(client: Client, who: Identity, token: str | None, store: Store, erro
 
 
 def _exchange(session: Session, who: Identity) -> CheckInReport:
-    client, model_state, recent, settings = session.client, session.model_state, session.recent, session.settings
+    client, model_state = session.client, session.model_state
     take_back = partial(reports.take_back, model_state)
     sent = reports.flush(client, model_state.store, who, take_back)
     has = CheckIn(
@@ -135,9 +102,10 @@ def _exchange(session: Session, who: Identity) -> CheckInReport:
         words_digest=model_state.base.words.digest,
     )
     answer = client.check_in(who, has)
-    left_out = _enqueue(session, who, answer)
+    offer = _offered(session, answer)
+    left_out = _enqueue(session, who, offer)
     sent += reports.flush(client, model_state.store, who, take_back)
-    aggregated = aggregation.take_part(client, who, model_state, recent, answer.round, settings)
+    aggregated = aggregation.take_part(session, who, offer)
     new_model, new_marginals, refused = _update(session, who, answer)
     return CheckInReport(
         round_id=answer.round.round_id if answer.round else None,
@@ -171,14 +139,20 @@ def _update(session: Session, who: Identity, answer: CheckedIn) -> tuple[bool, b
     return adoption.adopt(client, model_state, session.settings, release, signed=root is not None, turn=session.turn)
 
 
-def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, ...]:
+def _offered(session: Session, answer: CheckedIn) -> RoundOffer | None:
+    """The round, without deltas where what is current is another model than the device's, of the same name."""
+    offer = answer.round
+    if offer is None or offer.model_version != answer.model_version:
+        return offer
+    stale = session.model_state.differs_in_model(answer.model_version, answer.model_sha256)
+    return offer.model_copy(update={"deltas": None}) if stale else offer
+
+
+def _enqueue(session: Session, who: Identity, offer: RoundOffer | None) -> tuple[str, ...]:
     """Puts this round's reports into the outbox, once a stream that the user agreed to. Returns why one is left out."""
-    offer, model_state, settings = answer.round, session.model_state, session.settings
+    model_state, settings = session.model_state, session.settings
     if offer is None:
         return ()
-    # What is current may be another model than the device's, of the same name.
-    stale = model_state.differs_in_model(answer.model_version, answer.model_sha256)
-    stale = stale and offer.model_version == answer.model_version
     left_out: list[str] = []
     with session.turn, model_state.together():
         for plan in (offer.marginals, offer.words, offer.deltas):
@@ -188,10 +162,10 @@ def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, .
             shared = getattr(settings, f"share_{stream}") and getattr(model_state.consent, stream)
             if not shared or reports.has_reported(model_state.store, who, offer.round_id, stream):
                 continue
-            if isinstance(plan, DeltaPlan):
-                why = None if stale else _enqueue_delta(session, who, offer, plan)
-            elif isinstance(plan, MarginalPlan) and plan.trust == "distributed":
+            if not isinstance(plan, WordPlan) and plan.trust == "distributed":
                 continue  # a share of the noise hides nothing in the clear: secure aggregation answers it
+            if isinstance(plan, DeltaPlan):
+                why = _enqueue_delta(session, who, offer, plan)
             elif (why := budget.refusal(model_state.store, settings.bounds, plan)) is not None:
                 pass
             elif isinstance(plan, MarginalPlan):
@@ -208,34 +182,14 @@ def _enqueue(session: Session, who: Identity, answer: CheckedIn) -> tuple[str, .
 
 def _enqueue_delta(session: Session, who: Identity, offer: RoundOffer, plan: DeltaPlan) -> str | None:
     """Puts what was learned into the outbox, where there is enough of the kind that the plan asks for. Returns why it
-    is left out though the plan, or what was learned, would do otherwise. A plan of another kind than the last takes
-    effect with what is recognized from now on: gradients are of the published weights, and are summed up instead of
-    taking steps. Every gradient leaves in one report."""
+    is left out though the plan, or what was learned, would do otherwise."""
     model_state, bounds = session.model_state, session.settings.bounds
-    if plan.kind == "gradient" and session.settings.learning.subset == "adapters":
-        return _NO_GRADIENTS
     if (why := budget.refusal(model_state.store, bounds, plan)) is not None:
         return why
-    limit = plan.batch_size if plan.kind == "gradient" else None
-    gradients = model_state.student.gradients
-    if limit != (None if gradients is None else gradients.limit):
-        model_state.collect(limit)
-    student = model_state.student
-    utterances = student.utterances if student.gradients is None else student.gradients.utterances
-    if offer.model_version != model_state.base.version or utterances < plan.minimum_utterances:
+    found = deltas.due(model_state, session.settings, offer.model_version, plan)
+    if isinstance(found, deltas.Due):
+        held = found.arrays, found.utterances, found.measures
+        reports.enqueue_delta(model_state.store, who, offer, plan, bounds, *held)
+        deltas.taken(model_state, plan)
         return None
-    measures = student.measures
-    measured = {"none": 0.0, "loss": measures.mean_loss, "word_error": measures.word_error}
-    if measured[plan.measure] is None:
-        return _UNMEASURED[plan.measure]
-    if student.gradients is not None:
-        delta = mean(student.gradients)
-    else:
-        start = student.start or {name: model_state.base.weights[name] for name in student.weights}
-        delta = difference(student.weights, start)
-    sent = parts({name: value.shape for name, value in delta.items()}, plan.part)
-    delta = {name: delta[name] for name in sent}
-    reports.enqueue_delta(model_state.store, who, offer, plan, bounds, delta, utterances, measures)
-    if student.gradients is not None:
-        model_state.collect(limit)
-    return None
+    return found

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from device_sdk.privacy.gaussian import gaussian_ratio
+from device_sdk.privacy.quantised import squared_ratio
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 
 Plan = MarginalPlan | DeltaPlan | WordPlan
@@ -61,12 +62,15 @@ def stream_of(plan: Plan) -> Literal["marginals", "deltas", "words"]:
 
 def cost_of(plan: Plan, cohort: int = 1) -> Spent:
     """Of one report by this plan: of counts with the noise that it promises, of one report more or less; of a change of
-    the weights for whoever sees the sum of ``cohort`` of them, each with its noise; of words by what it says."""
+    the weights for whoever sees the sum of ``cohort`` of them, each with its noise, or of as many as secure aggregation
+    leaves at least; of words by what it says."""
     if isinstance(plan, WordPlan):
         return Spent(plan.epsilon, plan.delta, (math.inf,) * len(ORDERS))
     if isinstance(plan, DeltaPlan):
         if plan.noise_stddev <= 0 or plan.measure != "none":
             return _NO_BOUND
+        if plan.trust == "distributed":
+            return _gaussian(math.sqrt(squared_ratio(plan)))
         return _gaussian(plan.clip_norm / (plan.noise_stddev * math.sqrt(cohort)))
     if plan.mode != "bounded":
         return _NO_BOUND

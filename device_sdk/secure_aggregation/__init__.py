@@ -1,4 +1,4 @@
-"""Secure aggregation: devices mask their counts so that only the sum over a roster can be read.
+"""Secure aggregation: devices mask their vectors so that only the sum over a roster can be read.
 
 Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (2017): keys, shares, masked
 inputs, a consistency check with signatures, unmasking. It holds against a server that reads everything it is sent and

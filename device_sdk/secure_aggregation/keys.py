@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import SECRET_BYTES, KeyAdvertisement, Roster
 
-PROTOCOL = "idiolect-secure-aggregation-v1"
+PROTOCOL = "idiolect-secure-aggregation-v2"
 _NONCE_BYTES = 12
 
 
@@ -78,7 +78,7 @@ def open_sealed(key: bytes, sealed: bytes, *names: str) -> bytes:
 def advertised_bytes(message: KeyAdvertisement) -> bytes:
     """What a device signs of its keys: everything but the signature."""
     keys = (message.identity_key, message.sharing_key, message.masking_key, message.seed_commitment)
-    names = (message.round_id, message.device_id, message.words_digest)
+    names = (message.round_id, message.device_id, message.subject, str(message.words))
     return _statement("keys", *names, *(key.hex() for key in keys)).encode()
 
 

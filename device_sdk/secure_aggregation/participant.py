@@ -30,15 +30,14 @@ from device_sdk.wire import secure_aggregation as wire
 
 class Participant(BaseModel):
     """All that a device keeps of one round, written to the encrypted state between stages. sharing, masking: private
-    X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a roster. The rest comes
-    stage by stage: roster, own_share of the seed and dealt; deliveries and masked; survivors and agreed; revealed."""
+    X25519 keys; seed: of the device's own mask. minimum: what this device demands of a roster. The rest comes stage by
+    stage: roster, own_share of the seed and dealt; deliveries and masked; survivors and agreed; revealed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     sharing: wire.Secret
     masking: wire.Secret
     seed: wire.Secret
     minimum: int
-    words: int
     advertised: wire.KeyAdvertisement
     roster: wire.Roster | None = None
     own_share: wire.Share | None = None
@@ -54,19 +53,25 @@ class Participant(BaseModel):
         return self.advertised.device_id
 
     @property
+    def words(self) -> int:
+        return self.advertised.words
+
+    @property
     def round_id(self) -> str:
         return self.advertised.round_id
 
 
 def advertise(
-    identity: Ed25519PrivateKey, device_id: str, round_id: str, *, words_digest: str, words: int, minimum: int
+    identity: Ed25519PrivateKey, device_id: str, round_id: str, *, subject: str, words: int, minimum: int
 ) -> Participant:
-    """Stage 1: fresh keys, signed. words: length of the vector. minimum: the fewest devices to reveal a sum of."""
+    """Stage 1: fresh keys, signed. subject: what the vector is of; words: its length. minimum: the fewest devices to
+    reveal a sum of."""
     sharing, masking, seed = (os.urandom(wire.SECRET_BYTES) for _ in range(3))
     unsigned = wire.KeyAdvertisement(
         device_id=device_id,
         round_id=round_id,
-        words_digest=words_digest,
+        subject=subject,
+        words=words,
         identity_key=identity.public_key().public_bytes_raw(),
         sharing_key=keys.public_key(sharing),
         masking_key=keys.public_key(masking),
@@ -74,7 +79,7 @@ def advertise(
         signature=bytes(64),
     )
     advertised = unsigned.model_copy(update={"signature": identity.sign(keys.advertised_bytes(unsigned))})
-    return Participant(sharing=sharing, masking=masking, seed=seed, minimum=minimum, words=words, advertised=advertised)
+    return Participant(sharing=sharing, masking=masking, seed=seed, minimum=minimum, advertised=advertised)
 
 
 def share(participant: Participant, roster: wire.Roster) -> Participant:
@@ -115,7 +120,7 @@ def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDAr
     private = keys.load_private_key(participant.masking)
     for peer in deliveries:
         total += masks.pair_mask(private, own, peer, roster, digest)
-    masked = wire.MaskedInput(device_id=own, round_id=roster.round_id, masked=total.tobytes())
+    masked = wire.MaskedInput(device_id=own, round_id=roster.round_id, masked=masks.pack(total, roster))
     return participant.model_copy(update={"deliveries": dict(deliveries), "masked": masked})
 
 

@@ -46,13 +46,19 @@ def release(store: Store, report_id: str) -> None:
 
 def discard(store: Store, kind: Kind) -> int:
     """Takes out every report of a stream, for whatever server; returns how many. Their content is not restored. A part
-    in secure aggregation ends with those of the counts: what was sent of it stays masked."""
+    in secure aggregation of that stream ends with them: what was sent of it stays masked."""
     with store.transaction():
-        if kind == "marginals":
-            store.delete("aggregation", *store.names("aggregation"))
+        parts = [name for name in store.names("aggregation") if _stream(name, store.get("aggregation", name)) == kind]
+        store.delete("aggregation", *parts)
         found = [name for name in store.names("outbox") if _read(name, store.get("outbox", name) or b"").kind == kind]
         store.delete("outbox", *found)
     return len(found)
+
+
+def _stream(name: str, part: bytes | None) -> str:
+    """Of what a device keeps of a secure aggregation."""
+    with reading(f"aggregation/{name}"):
+        return str(json.loads(part or b"{}")["stream"])
 
 
 def _read(report_id: str, content: bytes) -> Outgoing:

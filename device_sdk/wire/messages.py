@@ -108,7 +108,10 @@ class DeltaPlan(Message):
     cohort's noise), 0 for none (then epsilon is infinite). encoding: of the values on the wire; one scale for each
     ``scale_per``. measure: what the device tells of its learning besides, for rounds that weigh devices by it (Gao et
     al. 2022, eq. 9 and 10): the mean training loss, or the word error where its user gave the words. It is not noised.
-    """
+
+    trust: who sees a delta. ``central``: the server. ``distributed``: nobody; it is rounded to ``bits`` bits a value,
+    2^(bits - 1) - 1 steps to the clip norm, and summed by secure aggregation over groups of which at least
+    ``minimum_survivors`` are left (:mod:`device_sdk.privacy.quantised`); encoding and measure have no place there."""
 
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     noise_stddev: Annotated[float, Field(ge=0)] = 0.0
@@ -120,9 +123,20 @@ class DeltaPlan(Message):
     scale_per: Literal["tensor", "row"] = "row"
     measure: Measure = "none"
     part: Part = "whole"
+    trust: Literal["central", "distributed"] = "central"
+    minimum_survivors: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    bits: Annotated[int, Field(ge=10, le=20)] = 14
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
+        if self.trust == "distributed":
+            if (self.encoding, self.measure) != ("float32", "none"):
+                both = f"{self.encoding}, {self.measure}"
+                raise ValueError(f"encoding, measure: found {both}; with trust 'distributed' expected neither")
+            if self.minimum_survivors < 2:
+                raise ValueError("minimum_survivors: found 1, whose sum is a device's own; expected at least 2")
+        elif self.minimum_survivors != 1:
+            raise ValueError(f"minimum_survivors: found {self.minimum_survivors}; only trust 'distributed' has sums")
         if self.kind == "gradient" and self.minimum_utterances > self.batch_size:
             found, most = self.minimum_utterances, self.batch_size
             raise ValueError(f"minimum_utterances: found {found}, expected at most batch_size = {most}")

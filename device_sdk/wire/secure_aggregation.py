@@ -1,4 +1,5 @@
-"""Messages of secure aggregation, version 1: devices add up their counts so that the server sees the sum alone.
+"""Messages of secure aggregation, version 1: devices add up vectors, of counts or of what they learned, so that the
+server sees the sum alone.
 
     POST /v1/rounds/{round}/aggregation           signed  AggregationPoll -> AggregationTask
     POST /v1/rounds/{round}/aggregation/{stage}   signed  KeyAdvertisement, DealtShares, MaskedInput, SurvivorSignature
@@ -26,6 +27,7 @@ SHARE_BYTES = 64
 """One share of a secret: an element of GF(65537) for every two bytes of it, four bytes each, little-endian."""
 SEALED_BYTES = 12 + 2 * SHARE_BYTES + 16
 """Two shares under AES-GCM: nonce, ciphertext, tag."""
+MAX_WORDS = 1 << 20
 MAX_MASKED_BYTES = 3_000_000
 """As base64 this fits what a server reads of a report."""
 
@@ -55,13 +57,15 @@ Seconds = Annotated[float, Field(ge=0)]
 class KeyAdvertisement(Message):
     """Public keys of one device for one round.
 
-    words_digest: of the word list that its counts are over. identity_key: Ed25519, as the device enrolled with it.
-    sharing_key, masking_key: X25519, one to encrypt shares and one to agree on masks. seed_commitment: SHA-256 of the
-    seed of the device's own mask. signature: of all of it."""
+    subject: SHA-256 of what the values of its vector are of: of a word list, or of a model and its parameters
+    (:func:`device_sdk.privacy.quantised.layout_digest`); words: how many there are. identity_key: Ed25519, as the
+    device enrolled with it. sharing_key, masking_key: X25519, one to encrypt shares and one to agree on masks.
+    seed_commitment: SHA-256 of the seed of the device's own mask. signature: of all of it."""
 
     device_id: Identifier
     round_id: Identifier
-    words_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    subject: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    words: Annotated[int, Field(ge=1, le=MAX_WORDS)]
     identity_key: Secret
     sharing_key: Secret
     masking_key: Secret
@@ -70,14 +74,14 @@ class KeyAdvertisement(Message):
 
 
 class Roster(Message):
-    """The devices that add up their counts together, sorted by id, and what they add up.
+    """The devices that add up their vectors together, sorted by id, and how.
 
-    words: length of every vector. word_bits: k of the modulus 2^k. minimum: the fewest devices whose sum may be
+    words: length of every vector. word_bits: b of the modulus 2^b. minimum: the fewest devices whose sum may be
     revealed, whatever the size of the roster."""
 
     round_id: Identifier
-    words: Annotated[int, Field(ge=1, le=MAX_MASKED_BYTES // 4)]
-    word_bits: Literal[32, 64]
+    words: Annotated[int, Field(ge=1, le=MAX_WORDS)]
+    word_bits: Annotated[int, Field(ge=8, le=64)]
     minimum: Annotated[int, Field(ge=2, le=MAX_MEMBERS)]
     members: Annotated[tuple[KeyAdvertisement, ...], Field(min_length=2, max_length=MAX_MEMBERS)]
 
@@ -93,8 +97,10 @@ class Roster(Message):
             raise ValueError(f"members: found {len(self.members)} devices, expected at least minimum = {self.minimum}")
         if any(member.round_id != self.round_id for member in self.members):
             raise ValueError(f"members: found keys for another round, expected {self.round_id}")
-        if len({member.words_digest for member in self.members}) > 1:
-            raise ValueError("members: found counts over different word lists, expected one words_digest")
+        if len({member.subject for member in self.members}) > 1:
+            raise ValueError("members: found vectors of different things, expected one subject")
+        if any(member.words != self.words for member in self.members):
+            raise ValueError(f"members: found vectors of another length, expected words = {self.words}")
         return self
 
     @property
@@ -129,7 +135,8 @@ class DealtShares(Message):
 
 
 class MaskedInput(Message):
-    """One device's vector plus its masks, modulo 2^k: unsigned words, little-endian. It counts as one report."""
+    """One device's vector plus its masks, modulo 2^b: unsigned words of b bits, one after the other, the lowest bits
+    first. It counts as one report."""
 
     device_id: Identifier
     round_id: Identifier

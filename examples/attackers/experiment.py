@@ -6,7 +6,8 @@ its optimizer, round after round, and voices that no device has are recognized w
 no HTTP here.
 
 An attacker knows the round's plan and the server's checks, and keeps to both: a delta beyond the norm bound would be
-refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report."""
+refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report. Where the
+deltas are masked nobody checks one, so an attacker sends ``FACTOR`` times as much as the bound."""
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,10 @@ from safetensors.numpy import save
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.reports import delta_report
 from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.errors import ProtocolError
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.clipping import clip
+from device_sdk.privacy.quantised import parted, quantised, summed, word_bits
 from device_sdk.wire.delta_codec import decode, encode
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan
 from examples.runner import Errors, keep
@@ -38,13 +41,16 @@ from server.lab.simulation.population import Participant, Population, Shape, gat
 from server.lab.simulation.progress import Tell
 from server.plans.round import OptimizerSettings, RehearsalPlan, RoundSettings
 from server.registry.models import trainable
+from server.rounds.secure_aggregation.unmasking import check_sum
 
 Attack = Literal["sign-flip", "scaling", "wrong transcripts"]
 """``sign-flip`` sends minus what was learned, ``scaling`` what was learned, ``wrong transcripts`` what was learned from
 transcripts of other utterances; each ``FACTOR`` times as large, then clipped as the round's plan says."""
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 FACTOR = np.float32(10.0)
-Averaging = Literal["mean", "cosine"]
+Averaging = Literal["mean", "cosine", "masked"]
+"""``masked``: the mean of what secure aggregation makes known, the sum of all devices' integers, of the part of the
+model that fits one."""
 AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -78,6 +84,10 @@ class Scale:
     @property
     def plan(self) -> DeltaPlan:
         return DeltaPlan(clip_norm=self.clip_norm)
+
+    @property
+    def masked(self) -> DeltaPlan:
+        return DeltaPlan(clip_norm=self.clip_norm, trust="distributed", minimum_survivors=2, part="output")
 
     def rate(self, number: int) -> float:
         """Of the server in round ``number``, counted from 1."""
@@ -140,6 +150,16 @@ class Devices:
             body = delta_report(header, scale.plan, delta)
             yield body if kind is None else poison(body, scale.plan, kind)
 
+    def vectors(self, weights: Weights, number: int, attack: Attack | None) -> Iterator[NDArray[np.int64]]:
+        """What each device masks in a round, int64 [values]; an attacker's is longer than any that is clipped."""
+        scale = self._scale
+        for device, honest in enumerate(self._honest):
+            kind = attack if device in self._attacking else None
+            delta = self._delta(self._lying[device] if kind == "wrong transcripts" else honest, weights, number)
+            factor = 1 if kind is None else -FACTOR if kind == "sign-flip" else FACTOR
+            sent = {name: delta[name] for name in trainable(weights, scale.masked.part)}
+            yield quantised(sent, scale.masked, f"round-{number}") * np.int64(factor)
+
     def _delta(self, learner: PseudoDevices, weights: Weights, number: int) -> Weights:
         begins, scale = number == 1 and weights is self._first, self._scale
         if begins and learner in self._learned:
@@ -170,6 +190,12 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
                 (population, devices), weights = gathered(), bundle.weights
                 if averaging is not None:
                     for number in range(1, scale.rounds + 1):
+                        if averaging == "masked":
+                            masked = list(devices.vectors(weights, number, attack))
+                            mean = add_up(masked, trainable(weights, scale.masked.part), scale.masked, number)
+                            still = {name: np.zeros(shape, np.float32) for name, shape in trainable(weights).items()}
+                            weights = _stepped(weights, still | mean, scale.rate(number))
+                            continue
                         bodies = devices.reports(weights, number, attack)
                         weights = aggregate(weights, bodies, scale.plan, averaging, scale.rate(number))
                 return Cell(attack, averaging, seed, _errors(bundle, weights, population))
@@ -196,8 +222,26 @@ def aggregate(
         mean = deltas.finish(total)
     else:
         mean = robust.cosine_mean(read, shapes)
+    return _stepped(base, mean, rate)
+
+
+def add_up(
+    vectors: Sequence[NDArray[np.int64]], shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan, number: int
+) -> dict[str, NDArray[np.float32]]:
+    """The mean that a server makes of the sum of masked vectors, modulo what their words hold; nothing of one that
+    honest devices cannot have made. number: of the round."""
+    half = 1 << (word_bits(plan, len(vectors), vectors[0].size) - 1)
+    total = (np.sum(vectors, axis=0) + half) % (2 * half) - half
+    try:
+        check_sum(total, plan, len(vectors))
+    except ProtocolError:
+        total = np.zeros_like(total)
+    return parted(summed(total, plan, f"round-{number}") / len(vectors), shapes)
+
+
+def _stepped(base: Weights, mean: Weights, rate: float) -> dict[str, NDArray[np.float32]]:
     settings = OptimizerSettings(kind="sgd", learning_rate=rate)
-    return optimizers.apply(settings, optimizers.init(settings, shapes), base, mean)[0]
+    return optimizers.apply(settings, optimizers.init(settings, trainable(base)), base, mean)[0]
 
 
 def _said(voice: Participant) -> list[Utterance]:

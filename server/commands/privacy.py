@@ -161,7 +161,7 @@ def audit(
         verdicts = {True: "broken, found", False: "keeps its claim, as far as this attack sees"}
         rows = [
             (
-                *(finding.sampler, f"{finding.runs:,}", f"{finding.epsilon:g}", f"{finding.delta:g}"),
+                *(finding.sampler, f"{finding.runs:,}", stated(finding.epsilon), f"{finding.delta:g}"),
                 *(f"{finding.lower_bound:.3f}", verdicts[finding.flagged], finding.event),
             )
             for finding in findings

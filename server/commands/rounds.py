@@ -12,6 +12,7 @@ import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
+from device_sdk.privacy.spending import stated
 from server.commands.operators import Answer, command, finite, moment, show, table
 from server.operators.client import OperatorClient
 
@@ -52,20 +53,28 @@ def plan_round(
     file: SettingsFile = None,
     delta: Annotated[float, typer.Option(help="At which epsilon is stated.", min=1e-300, max=0.999)] = 1e-6,
     user_epsilon: Annotated[
-        float | None, typer.Option(help="Of a user over all rounds: finds the epsilon of one marginals release.")
+        float | None,
+        typer.Option(
+            help="Of a user over all rounds: finds the epsilon of a marginals release, or masked deltas' noise."
+        ),
     ] = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
     """What rounds with these settings cost a user who is in all of them, and how much noise their releases get."""
-    from server.privacy.costs import calibrate, round_costs
+    from server.privacy.costs import calibrate, calibrate_shares, round_costs
 
     settings = _read(file)
     if user_epsilon is not None:
-        if settings.marginals is None:
-            raise ConfigurationError("--user-epsilon: found no marginals in the round; expected a round with them")
-        plan = calibrate(settings.marginals, user_epsilon, settings.rounds, delta)
-        settings = settings.model_copy(update={"marginals": plan})
+        if settings.aggregated == "deltas" and settings.deltas is not None:
+            shares = calibrate_shares(settings.deltas, user_epsilon, settings.rounds, delta)
+            settings = settings.model_copy(update={"deltas": shares})
+        elif settings.marginals is not None:
+            plan = calibrate(settings.marginals, user_epsilon, settings.rounds, delta)
+            settings = settings.model_copy(update={"marginals": plan})
+        else:
+            needed = "expected a round with them, or with deltas of trust 'distributed'"
+            raise ConfigurationError(f"--user-epsilon: found no marginals in the round; {needed}")
     costs = {
         stream: {name: finite(value) for name, value in asdict(cost).items() if value is not None}
         for stream, cost in round_costs(settings, delta).items()
@@ -74,8 +83,12 @@ def plan_round(
     if not deliver({"settings": whole, "delta": delta, "costs": costs}, as_json, output):
         show("The round", ("", ""), _collected(whole))
         for stream, cost in costs.items():
-            facts = [(_COSTS[name], f"{float(value):.4g}".replace("inf", "infinite")) for name, value in cost.items()]
+            facts = [(_COSTS[name], _cost(name, value)) for name, value in cost.items()]
             show(f"Stream {stream}, {settings.rounds} rounds, delta {delta:g}", ("", ""), facts)
+
+
+def _cost(name: str, value: float | str) -> str:
+    return stated(value) if name.endswith("epsilon") else f"{float(value):.4g}"
 
 
 def _read(file: Path | None) -> RoundSettings:
@@ -187,12 +200,13 @@ def _collected(settings: dict[str, Any]) -> list[tuple[str, str]]:
     if counts is not None:
         bound = "all counts so far" if counts["mode"] == "paper" else f"at most {counts['max_words']} words a device"
         noise = f"{counts['mechanism']} noise of {_NOISED_BY[counts['trust']]}"
-        facts.append(("marginals", f"epsilon {counts['epsilon']:g}, {noise}, {bound}"))
+        facts.append(("marginals", f"epsilon {stated(counts['epsilon'])}, {noise}, {bound}"))
     if deltas is not None:
-        facts.append(("deltas", f"{deltas['kind']}, clipped to {deltas['clip_norm']:g}, {_noise(settings)}"))
+        seen = f", seen in sums of {deltas['minimum_survivors']} or more" * (deltas["trust"] == "distributed")
+        facts.append(("deltas", f"{deltas['kind']}, clipped to {deltas['clip_norm']:g}, {_noise(settings)}{seen}"))
     if words is not None:
         bound = f"at most {words['max_words']} words a device"
-        facts.append(("words", f"epsilon {words['epsilon']:g}, delta {words['delta']:g}, {bound}"))
+        facts.append(("words", f"epsilon {stated(words['epsilon'])}, delta {words['delta']:g}, {bound}"))
     by_hand = "none: it closes at its deadline, or by `rounds close`"
     facts.append(("minimum", f"{settings['minimum']} report{'s' * (settings['minimum'] != 1)} a stream"))
     facts.append(("goal", by_hand if settings["goal"] is None else f"{settings['goal']} reports a stream"))

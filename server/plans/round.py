@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.errors import PrivacyError
+from device_sdk.privacy import quantised
 from device_sdk.privacy.contributions import share_variance, weight_units
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
-from device_sdk.wire.secure_aggregation import MAX_MEMBERS
+from device_sdk.wire.secure_aggregation import MAX_MEMBERS, MAX_WORDS
 from server.problems import Refusal
 
 SMALLEST_MULTIPLIER = 1e-5
@@ -156,7 +157,7 @@ class RoundSettings(_Plan):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
     marginals, deltas, words: the plans devices follow; None leaves the stream out. goal: reports per stream at which
-    the round closes by itself and beyond which it accepts none (where ``groups`` of devices add up their counts by
+    the round closes by itself and beyond which it accepts none (where ``groups`` of devices add up their vectors by
     secure aggregation, devices that joined and have not dropped out); None leaves closing to the deadline or the
     operator. minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing:
     weight of the background in the published marginal, in words. suppression: released counts below this many standard
@@ -205,13 +206,13 @@ class RoundSettings(_Plan):
             raise ValueError("marginals, deltas, words: found none of them; expected a plan for at least one stream")
         if self.goal is not None and self.goal < self.minimum:
             raise ValueError(f"goal: found {self.goal}, expected at least minimum = {self.minimum}")
-        if self.marginals is not None and self.minimum < self.marginals.minimum_survivors:
-            raise ValueError(
-                f"minimum: found {self.minimum}, expected at least minimum_survivors = "
-                f"{self.marginals.minimum_survivors}: the noise of fewer devices is too little"
-            )
-        if self.marginals is not None and self.aggregated:
-            check_groups(self.groups, self.marginals)
+        if (summed := self.aggregated_plan) is not None:
+            if self.minimum < summed.minimum_survivors:
+                raise ValueError(
+                    f"minimum: found {self.minimum}, expected at least minimum_survivors = {summed.minimum_survivors}: "
+                    "the noise of fewer devices is too little"
+                )
+            check_groups(self.groups, summed)
         for plan in (self.marginals, self.deltas, self.words):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:
@@ -221,6 +222,8 @@ class RoundSettings(_Plan):
                 raise ValueError(f"{name}: found a plan without one for deltas; expected a round that moves the model")
         if self.deltas is not None:
             self._check_averaging(self.deltas)
+            if self.deltas.trust == "distributed":
+                self._check_masked()
         if self.noise_multiplier and self.deltas is None:
             raise ValueError(
                 "noise_multiplier: found noise without a plan for deltas; expected a round that collects them"
@@ -232,9 +235,15 @@ class RoundSettings(_Plan):
         return self
 
     @property
-    def aggregated(self) -> bool:
-        """Whether counts are summed by secure aggregation, and taken in no other way."""
-        return self.marginals is not None and self.marginals.trust == "distributed"
+    def aggregated(self) -> Literal["marginals", "deltas"] | None:
+        """The stream that is summed by secure aggregation, and taken in no other way; one at most."""
+        if self.marginals is not None and self.marginals.trust == "distributed":
+            return "marginals"
+        return "deltas" if self.deltas is not None and self.deltas.trust == "distributed" else None
+
+    @property
+    def aggregated_plan(self) -> MarginalPlan | DeltaPlan | None:
+        return getattr(self, self.aggregated) if self.aggregated is not None else None
 
     @property
     def rehearsal_weight(self) -> float:
@@ -273,6 +282,19 @@ class RoundSettings(_Plan):
         if plan.measure != wanted:
             needed = f"expected {wanted!r}, which weighting {self.weighting!r} needs"
             raise ValueError(f"deltas.measure: found {plan.measure!r}, {needed}")
+
+    def _check_masked(self) -> None:
+        """Of deltas that nobody sees: what would look at one of them cannot be."""
+        if self.aggregated == "marginals":
+            found = "found 'distributed' beside marginals of the same trust"
+            raise ValueError(f"deltas.trust: {found}; a round adds up one stream by secure aggregation")
+        if (self.averaging, self.weighting) != ("mean", "uniform"):
+            found = f"found {self.averaging!r}, {self.weighting!r}"
+            raise ValueError(f"averaging, weighting: {found}; deltas in sums count alike, use 'mean' and 'uniform'")
+        if self.noise_multiplier:
+            raise ValueError(
+                "noise_multiplier: found the server's noise; with deltas.trust 'distributed' devices add it"
+            )
 
     def _check_noise(self) -> None:
         plan = self.deltas
@@ -332,20 +354,25 @@ batches of 16, Adam (Rao et al. 2023, section 3; the teacher as in the best row 
 clipping bound nor Adam's settings: those are the usual ones."""
 
 
-def check_groups(groups: GroupPlan, plan: MarginalPlan) -> None:
+def check_groups(groups: GroupPlan, plan: MarginalPlan | DeltaPlan) -> None:
     """Raises ValueError for a plan that no group of this size can follow."""
     if groups.size < plan.minimum_survivors:
         raise ValueError(
             f"groups.size: found {groups.size}, expected at least minimum_survivors = {plan.minimum_survivors}"
         )
     try:
-        share_variance(plan)
+        widest = word_bits(plan, groups.size, MAX_WORDS)
     except PrivacyError as error:
         raise ValueError(str(error)) from error
+    if widest > 64:
+        raise ValueError(f"bits, noise_stddev: found sums of {widest} bits a value, expected at most 64")
 
 
-def word_bits(plan: MarginalPlan, size: int) -> Literal[32, 64]:
-    """k of the modulus 2^k: 32 where the sum of ``size`` devices' counts and noise fits, else 64."""
+def word_bits(plan: MarginalPlan | DeltaPlan, size: int, words: int) -> int:
+    """b of the modulus 2^b: so many that a sum of ``size`` devices' deltas wraps around with a chance of
+    :data:`device_sdk.privacy.quantised.WRAPS` at most; of counts 32 where their sum and its noise fits, else 64."""
+    if isinstance(plan, DeltaPlan):
+        return quantised.word_bits(plan, size, words)
     largest = weight_units(plan) + NOISE_DEVIATIONS * math.sqrt(share_variance(plan))
     return 32 if largest * size < 2**31 else 64
 

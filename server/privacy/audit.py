@@ -5,7 +5,8 @@ noised count and bets on events fixed beforehand. An event whose chances under t
 disproves epsilon; confidence bounds on the two chances make that a lower bound on epsilon (Clopper and Pearson, shared
 out among the bets). One of the events looks at the bits of a float that no count with a canary in it can have.
 
-Counts are in words, such that the canary is 1. n: runs of one kind."""
+Of deltas the canary is one of the clipping bound, along one value, and the attacker sees how long the noised sum is
+along it. Counts are in words, and lengths in bounds, such that the canary is 1. n: runs of one kind."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,13 +20,16 @@ from numpy.typing import NDArray
 
 from device_sdk.privacy.contributions import locally_noised, weight_units
 from device_sdk.privacy.gaussian import gaussian_epsilon
+from device_sdk.privacy.quantised import noised, rounded, summed
 from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
-from device_sdk.wire.messages import MarginalPlan
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from server.privacy.costs import calibrate_shares
 from server.privacy.noise import GRID, add_noise, key_stream, new_key, plan_noise
 
 Draws = NDArray[np.float64]
-Sampler = Callable[[bool, int, MarginalPlan], Draws]
-"""(whether the canary is there, n, plan) -> n noised counts of one word."""
+Plan = MarginalPlan | DeltaPlan
+Sampler = Callable[[bool, int, Any], Draws]
+"""(whether the canary is there, n, plan) -> n noised counts of one word, or lengths along one value."""
 
 EVENTS: Mapping[str, Callable[[Draws], NDArray[np.bool_]]] = {
     "at least the canary": lambda counts: counts >= 1.0,
@@ -69,7 +73,8 @@ def audit(
 ) -> Finding:
     """Attack a sampler of ``SHIPPED`` or ``BROKEN`` by name. runs: at least 2. progress: told of runs that are done."""
     plan, draw = (SHIPPED | BROKEN)[name]
-    plan = plan.model_copy(update={"epsilon": epsilon})
+    delta = _DELTA if isinstance(plan, DeltaPlan) or plan.mechanism == "discrete_gaussian" else 0.0
+    plan = _claiming(plan, epsilon)
     each = runs // 2
     hits = {(event, canary): 0 for event in EVENTS for canary in (False, True)}
     for start in range(0, each, CHUNK):
@@ -79,7 +84,6 @@ def audit(
             for event, found in EVENTS.items():
                 hits[event, canary] += int(np.count_nonzero(found(counts)))
             progress(size)
-    delta = plan.delta if plan.mechanism == "discrete_gaussian" else 0.0
     risk = (1 - confidence) / len(hits) / 2  # either of the two chances of either bet may be missed
     best, best_event = 0.0, ""
     for (event, canary), likelier in hits.items():
@@ -87,6 +91,13 @@ def audit(
         if (bound := _epsilon(*bounds, delta)) > best:
             best, best_event = bound, f"{event}, {'with' if canary else 'without'} the canary"
     return Finding(name, 2 * each, epsilon, delta, best, best_event, confidence)
+
+
+def _claiming(plan: Plan, epsilon: float) -> Plan:
+    """The plan with the noise of which this epsilon is printed."""
+    if isinstance(plan, DeltaPlan):
+        return calibrate_shares(plan, epsilon, 1, _DELTA)
+    return plan.model_copy(update={"epsilon": epsilon, "delta": _DELTA})
 
 
 def clopper_pearson(hits: int, runs: int, risk: float) -> tuple[float, float]:
@@ -138,10 +149,31 @@ def _floats(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
     return np.float64(canary) + np.random.default_rng().laplace(scale=1 / plan.epsilon, size=runs)
 
 
+VALUES = 64
+"""Of a delta that holds the canary."""
+
+
+def _masked(canary: bool, runs: int, plan: DeltaPlan) -> Draws:
+    """The sum of the smallest group's deltas as integers, one of which may be the canary."""
+    total = np.zeros((runs, VALUES), np.int64)
+    for device in range(plan.minimum_survivors):
+        deltas = np.zeros((runs, VALUES))
+        deltas[:, 0] = plan.clip_norm * (canary and device == 0)
+        total += noised(rounded(deltas, plan, "audit"), plan)
+    return summed(total, plan, "audit")[:, 0] / plan.clip_norm
+
+
+def _half_masked(canary: bool, runs: int, plan: DeltaPlan) -> Draws:
+    return _masked(canary, runs, plan.model_copy(update={"noise_stddev": plan.noise_stddev / 2}))
+
+
+_DELTA = 1e-6
 _LAPLACE = MarginalPlan(max_words=1)
 _GAUSSIAN = MarginalPlan(max_words=1, mechanism="discrete_gaussian")
 
-SHIPPED: dict[str, tuple[MarginalPlan, Sampler]] = {
+_MASKED = DeltaPlan(trust="distributed", minimum_survivors=2, bits=12)
+
+SHIPPED: dict[str, tuple[Plan, Sampler]] = {
     "server, discrete Laplace": (_LAPLACE, _central),
     "server, discrete Gaussian": (_GAUSSIAN, _central),
     "device, discrete Laplace": (MarginalPlan(max_words=1, trust="local"), _on_devices),
@@ -149,12 +181,14 @@ SHIPPED: dict[str, tuple[MarginalPlan, Sampler]] = {
         MarginalPlan(max_words=1, mechanism="discrete_gaussian", trust="distributed", minimum_survivors=2),
         _on_devices,
     ),
+    "devices' shares, masked deltas": (_MASKED, _masked),
 }
 """The samplers of the rounds, by name, with plans in which the canary is all that a report may hold."""
 
-BROKEN: dict[str, tuple[MarginalPlan, Sampler]] = {
+BROKEN: dict[str, tuple[Plan, Sampler]] = {
     "half the scale, discrete Laplace": (_LAPLACE, _half_the_scale),
     "half the scale, discrete Gaussian": (_GAUSSIAN, _half_the_scale),
+    "half the share, masked deltas": (_MASKED, _half_masked),
     "numpy's Laplace, in floats": (_LAPLACE, _floats),
 }
 """Samplers that do not keep what they claim: the attack must find them, else its silence means nothing."""

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity, weight_units
+from device_sdk.privacy.quantised import clip_steps, squared_ratio, squared_sensitivity
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan, WordPlan
 from server.plans.round import RoundSettings
 from server.privacy.new_words import noise_scale
@@ -11,6 +12,8 @@ from server.privacy.noise import plan_noise
 
 PAPER = "paper_laplace"
 """Mechanism of rounds in mode ``paper``: an epsilon of one count, none of an utterance or a user."""
+DISTRIBUTED = "distributed_discrete_gaussian"
+"""Mechanism of deltas that are summed by secure aggregation: accounted by zero-concentrated divergence alone."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,7 +86,11 @@ def _delta_charge(plan: DeltaPlan, minimum: int, noise_multiplier: float) -> Cha
     if noise_multiplier:
         scale = noise_multiplier * plan.clip_norm
         return Charge("gaussian", "central", plan.clip_norm, scale, squared_ratio=noise_multiplier**-2)
-    total = plan.noise_stddev * math.sqrt(minimum)
-    if total == 0:
+    if plan.noise_stddev == 0:
         return Charge("none", "none", plan.clip_norm, 0.0, unbounded=True)
+    if plan.trust == "distributed":  # what rounding makes of the clipping bound, and no less noise than is unmasked
+        longest = math.sqrt(squared_sensitivity(plan)) * plan.clip_norm / clip_steps(plan)
+        total = plan.noise_stddev * math.sqrt(plan.minimum_survivors)
+        return Charge(DISTRIBUTED, "distributed", longest, total, squared_ratio=squared_ratio(plan))
+    total = plan.noise_stddev * math.sqrt(minimum)
     return Charge("gaussian", "share", plan.clip_norm, total, squared_ratio=(plan.clip_norm / total) ** 2)

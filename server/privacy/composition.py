@@ -6,7 +6,8 @@ sensitivity w dominates it, since noise whose density is log-concave tells more 
 that they cover, so thousands of rounds take the time and the memory of hundreds. Wider bins begin where narrower ones
 do, so what is stated is never below the truth and never shrinks with a round more. It is compared with two bounds that
 just add up, pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is stated. Anything that
-cannot be computed counts as infinite.
+cannot be computed counts as infinite. What a distributed discrete Gaussian hides has no such distribution, as it may
+point anywhere: where one is among the charges the sums are what is stated.
 
 P0, P1: outputs without and with a user's report; q: the probability that the user is asked (Poisson sampling). Whoever
 cannot tell who was asked sees the mixture M = (1 - q) P0 + q P1. For a threshold a = e^epsilon, the hockey-stick
@@ -35,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.privacy.gaussian import gaussian_epsilon
-from server.privacy.charges import Charge
+from server.privacy.charges import DISTRIBUTED, Charge
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,10 +49,12 @@ LARGEST_LOSS = 500.0
 """Nats that bins of that width cover. For twice as many they are twice as wide. Noise of which one draw may lose more
 protects nothing: it is stated by sums, sampled or not."""
 
+_AROUND = np.geomspace(0.1, 2.0, 300)
+
 ATTEMPTS = 100
 """Of work that is stopped for what it must know, before it computes that itself."""
 
-_MECHANISMS = frozenset({"discrete_laplace", "discrete_gaussian", "gaussian"})
+_MECHANISMS = frozenset({"discrete_laplace", "discrete_gaussian", "gaussian", DISTRIBUTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ def exchange(charges: Iterable[Charge]) -> list[Charge]:
     the place of every word in a report, so up to twice the coordinates move; a clipped delta moves twice as far."""
     return [
         replace(charge, sensitivity=2 * charge.sensitivity, squared_ratio=4 * charge.squared_ratio, replaced=True)
-        if charge.mechanism == "gaussian"
+        if charge.mechanism in ("gaussian", DISTRIBUTED)
         else replace(
             charge,
             replaced=True,
@@ -168,7 +171,7 @@ class _Closed:
 def _closed(lines: Lines, delta: float) -> _Closed:
     best, used = _sums(lines, delta)
     stated = _Closed(best, used)
-    if best == 0 or math.isinf(best):
+    if best == 0 or math.isinf(best) or any(charge.mechanism == DISTRIBUTED for charge, _ in lines):
         return stated
     spare = delta - sum(charge.delta * times for charge, times in lines)
     sampled = any(charge.sampling < 1 for charge, _ in lines)
@@ -223,8 +226,14 @@ def _sums(lines: Lines, delta: float) -> tuple[float, float]:
 
 
 def _concentrated(rho: float, delta: float) -> float:
-    """Epsilon at delta of what is rho-zCDP."""
-    return rho + 2 * math.sqrt(rho * math.log(1 / delta)) if rho else 0.0
+    """Epsilon at delta of what is rho-zCDP: its Renyi divergence of order a is at most rho a, which gives an epsilon at
+    every a > 1 (Canonne, Kamath and Steinke, 2020, proposition 12); the smallest of those around 1 + sqrt(log(1/delta)
+    / rho), where a simpler formula has its smallest."""
+    if not rho:
+        return 0.0
+    orders = 1 + math.sqrt(math.log(1 / delta) / rho) * _AROUND
+    found = rho * orders + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(0.0, float(found.min()))
 
 
 def _sensible(charge: Charge) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon, gaussian_ratio
-from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
+from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, exchange
@@ -53,8 +53,7 @@ def calibrate(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float
     no noise is enough."""
     if plan.mode == "paper":
         raise PrivacyError("mode: found paper, which promises nothing of a user; expected bounded")
-    if not (0 < user_epsilon < math.inf and rounds >= 1):
-        raise PrivacyError(f"user_epsilon, rounds: found {user_epsilon!r}, {rounds}; expected both above 0")
+    _check_wanted(user_epsilon, rounds)
 
     def with_epsilon(epsilon: float) -> MarginalPlan:
         return plan.model_copy(update={"epsilon": epsilon})
@@ -77,3 +76,33 @@ def calibrate(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float
         middle = math.sqrt(low * high)
         low, high = (middle, high) if total(middle) <= user_epsilon else (low, middle)
     return with_epsilon(low)
+
+
+def calibrate_shares(plan: DeltaPlan, user_epsilon: float, rounds: int, delta: float = 1e-6) -> DeltaPlan:
+    """``plan``, whose deltas are summed by secure aggregation, with the least share of the noise at which ``rounds``
+    rounds cost a user at most ``user_epsilon`` at ``delta`` (to a few parts in 1,000), as the ledger composes them.
+    Raises PrivacyError where a share must be larger for its own sake: take more bits."""
+    _check_wanted(user_epsilon, rounds)
+
+    def with_share(stddev: float) -> DeltaPlan:
+        return plan.model_copy(update={"noise_stddev": stddev})
+
+    def total(stddev: float) -> float:
+        settings = RoundSettings.model_construct(marginals=None, deltas=with_share(stddev))
+        return compose(Spent({charge_for("deltas", settings): rounds}), delta)[0]
+
+    high = plan.clip_norm
+    while total(high) > user_epsilon:
+        high *= 2
+    low = high / 2
+    while total(low) <= user_epsilon:
+        low, high = low / 2, low
+    while high - low > ROUNDING / 2 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if total(middle) <= user_epsilon else (middle, high)
+    return with_share(high)
+
+
+def _check_wanted(user_epsilon: float, rounds: int) -> None:
+    if not (0 < user_epsilon < math.inf and rounds >= 1):
+        raise PrivacyError(f"user_epsilon, rounds: found {user_epsilon!r}, {rounds}; expected both above 0")

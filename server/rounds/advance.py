@@ -14,7 +14,7 @@ from server.aggregation.tree_reduction import Workers
 from server.plans.round import RolloutSettings, RoundSettings, RoundState
 from server.privacy.ledger import Caps
 from server.problems import Refusal
-from server.registry.marginals import find_marginals, read_counts
+from server.registry.marginals import find_marginals
 from server.registry.models import current_version, find_model, models_since_teacher, publish
 from server.rounds.evaluation import Evaluate, Evaluation, compare
 from server.rounds.release_keys import ReleaseKey, accepted_reports, digest_of, draws_noise, forget_keys, obtain_key
@@ -114,7 +114,7 @@ def _aggregate(
         lineage = Lineage(base, teacher, models_since_teacher(connection, base))
         versions = (row.base_marginals, 0) if settings.marginals is not None else ()
         before = [find_marginals(connection, version) for version in versions]
-        counts = sum_groups(connection, row.id, read_counts(before[0]).size) if settings.aggregated else None
+        summed = sum_groups(connection, row.id) if settings.aggregated else None
     made: list[Release] = []
     diverged = False
     for stream, contributions in accepted.items():
@@ -123,13 +123,16 @@ def _aggregate(
             missing.append(f"{stream}: {len(contributions)} reports, fewer than the minimum {settings.minimum}")
         elif draws_noise(stream, settings) and key is None:
             continue  # why is among what is missing
+        elif stream == settings.aggregated and summed is None:
+            missing.append(f"{stream}: no group has a sum")
         elif stream == "marginals":
-            made.append(release_marginals(settings, contributions, before[0], before[1], counts, key))
+            made.append(release_marginals(settings, contributions, before[0], before[1], summed, key))
         elif stream == "words":
             made.append(release_words(settings, contributions, key))
         else:
+            held = contributions, summed, lineage, row
             try:
-                made.append(release_deltas(blobs, settings, contributions, lineage, row, rehearse, workers, key))
+                made.append(release_deltas(blobs, settings, *held, rehearse, workers, key))
             except LearningError as error:
                 missing.append(f"{stream}: {error}")
                 diverged = True
@@ -145,7 +148,7 @@ def _aggregate(
         transition(connection, current, target, now, "; ".join(missing))
         if not made and not diverged:  # too few came this time: the next round may find more
             follow_up(connection, current, now, caps)
-        used = _clear(connection, row.id, grouped=settings.aggregated)
+        used = _clear(connection, row.id, grouped=settings.aggregated is not None)
     for name in used:
         blobs.delete(name)
 
@@ -188,7 +191,7 @@ def abandon(
 def _clear(connection: Connection, round_id: str, *, grouped: bool = True) -> list[str]:
     """Take the raw contributions of a round out of the database, what was measured on single devices, and the keys of
     its noise and its sample; ids, hashes and charges stay. grouped: whether there may be groups that add up
-    counts. Returns their blobs, which may go once this is durable."""
+    vectors. Returns their blobs, which may go once this is durable."""
     own = reports.c.round_id == round_id
     names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
     overwrite(connection, "reports", round_id, texts=["counts"])

@@ -89,15 +89,16 @@ def _refused(
 ) -> dict[str, str]:
     """Streams of a round that a device cannot report in, and why."""
     done = reported_streams(connection, message.device_id, row.id)
-    joined = plans.aggregated and find_message(connection, row.id, message.device_id, "keys") is not None
-    excluded = plans.aggregated and excluded_until(connection, message.device_id, now) is not None
+    summed = plans.aggregated
+    joined = summed and find_message(connection, row.id, message.device_id, "keys") is not None
+    excluded = summed and excluded_until(connection, message.device_id, now) is not None
     found: dict[str, str] = {}
     for stream in plans.streams:
         if stream in done:
             found[stream] = "was reported already"
-        elif stream == "marginals" and joined:
+        elif stream == summed and joined:
             found[stream] = "is in a group already"
-        elif stream == "marginals" and excluded:
+        elif stream == summed and excluded:
             found[stream] = "is left out of groups"
         elif plans.goal is not None and getattr(row, f"{stream}_reports") >= plans.goal:
             found[stream] = "has all its reports"

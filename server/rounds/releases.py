@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, insert, update
 from device_sdk.errors import LearningError, PrivacyError, StateError
 from device_sdk.learning import teacher as teachers
 from device_sdk.learning.settings import TeacherSettings
+from device_sdk.privacy.quantised import parted, summed
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
@@ -117,22 +118,27 @@ def release_deltas(
     blobs: BlobStore,
     settings: RoundSettings,
     contributions: Sequence[Row[Any]],
+    aggregate: NDArray[np.int64] | None,
     lineage: Lineage,
     row: Row[Any],
     rehearse: Rehearse | None,
     workers: Workers,
     key: ReleaseKey | None,
 ) -> Release:
-    """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it. row: of
-    the round. workers: who adds the reports up, which no result depends on. key: of the server's noise, where it adds
-    some. Raises LearningError where the optimizer diverges, StateError where a stored report is not what was accepted
+    """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it.
+    aggregate: int64 [values], where secure aggregation took the sum and the reports show no deltas. row: of the round.
+    workers: who adds the reports up, which no result depends on. key: of the server's noise, where it adds some. Raises
+    LearningError where the optimizer diverges, StateError where a stored report is not what was accepted
     or the round wants a rehearsal that this server cannot give."""
     plan, base, inputs = settings.deltas, lineage.base, digest_of(contributions)
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights, plan.part)
     grid = _grid(settings, plan, shapes)
-    total = deltas.fold(_sum(blobs, settings, plan, contributions, shapes, workers, grid))
+    if settings.aggregated == "deltas":
+        total = _masked_sum(plan, aggregate, len(contributions), shapes, row.id)
+    else:
+        total = deltas.fold(_sum(blobs, settings, plan, contributions, shapes, workers, grid))
     if settings.noise_multiplier:
         digest = sha256()
         for name in sorted(total.sum):
@@ -171,8 +177,7 @@ def release_deltas(
         inputs_sha256=inputs,
         reports=len(contributions),
         mechanism={
-            "name": "gaussian" if settings.noisy else "none",
-            "trust": "central" if settings.noise_multiplier else "share" if settings.noisy else "none",
+            **_noise_of(settings, plan),
             **plan.model_dump(include={"kind", "part", "clip_norm", "clipping", "encoding", "noise_stddev"}),
             **settings.model_dump(include={"averaging", "weighting", "noise_multiplier"}),
             "denominator": denominator,
@@ -267,9 +272,30 @@ def _sum(
     return merge_all(workers.fold(leaves(accepted, shapes, plan, grid)), shapes, grid)
 
 
+def _masked_sum(
+    plan: DeltaPlan, aggregate: NDArray[np.int64] | None, devices: int, shapes: Mapping[str, tuple[int, ...]], seed: str
+) -> deltas.DeltaSum:
+    """The sum of so many devices' deltas, of that of their integers. StateError: that is of other values."""
+    found, expected = 0 if aggregate is None else aggregate.size, sum(map(math.prod, shapes.values()))
+    if aggregate is None or found != expected:
+        raise StateError(f"deltas: found a sum of {found} values, expected {expected}, as the round's part has")
+    return deltas.DeltaSum(parted(summed(aggregate, plan, seed), shapes), float(devices), devices)
+
+
+def _noise_of(settings: RoundSettings, plan: DeltaPlan) -> dict[str, Any]:
+    """Which noise is in a sum of deltas, and whom one has to trust for it."""
+    if plan.trust == "distributed":
+        steps = {"bits": plan.bits, "minimum_survivors": plan.minimum_survivors}
+        return {"name": "discrete_gaussian" if settings.noisy else "none", "trust": "distributed", **steps}
+    trust = "central" if settings.noise_multiplier else "share" if settings.noisy else "none"
+    return {"name": "gaussian" if settings.noisy else "none", "trust": trust}
+
+
 def _grid(settings: RoundSettings, plan: DeltaPlan, shapes: Mapping[str, tuple[int, ...]]) -> Grid | None:
     """Of a sum with noise, so that it is exact: the server's noise is of whole steps; with the devices' own, steps are
     so small that ten million of the largest deltas add up in 60 bits. None where there is no noise."""
+    if plan.trust == "distributed":
+        return None
     if settings.noise_multiplier:
         return noise_grid(plan.clip_norm, settings.noise_multiplier)
     if plan.noise_stddev:

@@ -3,7 +3,8 @@
 Every message counts once, however often it comes. The checks are pure; every refusal of one is a ProtocolError that
 begins with the name of the field. Whether a masked vector is honest nobody can see: that is the price of masks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,17 +13,19 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from device_sdk.errors import ProtocolError
+from device_sdk.privacy.quantised import layout_digest
 from device_sdk.secure_aggregation import keys
 from device_sdk.secure_aggregation.masks import read_words
 from device_sdk.secure_aggregation.shares import read_share
 from device_sdk.wire import secure_aggregation as wire
-from device_sdk.wire.messages import Message
+from device_sdk.wire.messages import Message, Part
 from server.devices.authentication import Sender, spend_nonce
 from server.devices.enrolment import find_device
 from server.plans.round import RoundSettings
 from server.privacy.ledger import Caps
 from server.problems import Refusal
-from server.registry.marginals import find_marginals
+from server.registry.marginals import find_marginals, read_counts
+from server.registry.models import find_model
 from server.rounds.reports import check_affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
 from server.rounds.secure_aggregation import store
@@ -30,6 +33,8 @@ from server.rounds.secure_aggregation.progress import count, form_groups, move_o
 from server.rounds.secure_aggregation.store import Group, StoredGroup, answered_by, is_finished
 from server.rounds.secure_aggregation.unmasking import excluded_until
 from server.rounds.store import find_round, read_settings
+
+Shapes = Callable[[str, Part], Mapping[str, tuple[int, ...]]]
 
 MESSAGES: Mapping[wire.Stage, type[Message]] = {
     "keys": wire.KeyAdvertisement,
@@ -51,34 +56,33 @@ class Envelope:
 
 
 def join(
-    connection: Connection, sender: Sender, envelope: Envelope, *, caps: Caps, now: float
+    connection: Connection, sender: Sender, envelope: Envelope, *, caps: Caps, shapes: Shapes, now: float
 ) -> tuple[wire.StageReceipt, bool]:
     """Take a device's keys; it is in a group as soon as enough others have joined. Returns its receipt and whether that
-    closed the round. Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``,
-    ``not_sampled``, ``busy``, ``other_words``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422
-    ``bad_message``."""
+    closed the round. shapes: of what a delta holds, by the weights' digest and the part. Raises Refusal: 409
+    ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``, ``busy``, ``other_words``,
+    ``stale_model``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``."""
     spend_nonce(connection, sender, now)
     if (known := _repeated(connection, sender, envelope)) is not None:
         return known, False
     row = find_round(connection, envelope.round_id)
-    settings = _settings(row)
-    check_open(row, settings, "marginals", now)
+    settings, stream = _settings(row)
+    check_open(row, settings, stream, now)
     check_sampled(connection, row, sender.device_id)
     if (ends := excluded_until(connection, sender.device_id, now)) is not None:
         detail = f"this device is left out of groups for {ends - now:.0f} s: in one, shares were not what they must be"
         raise Refusal(403, "excluded", detail, "device_id")
     if store.is_busy(connection, sender.device_id):
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
-    if envelope.message.words_digest != find_marginals(connection, 0).words_digest:
-        raise Refusal(409, "other_words", "words_digest: counts are over another word list", "words_digest")
-    check_affordable(connection, sender.device_id, "marginals", settings, caps)
+    _check_subject(connection, row, settings, envelope.message, shapes)
+    check_affordable(connection, sender.device_id, stream, settings, caps)
     device = find_device(connection, sender.device_id)
     assert device is not None
     with _refusing():
         check_advertisement(envelope.message, device.public_key)
         check_distinct(envelope.message, [entry.body for entry in store.waiting(connection, row.id)])
     store.keep(connection, row.id, sender.device_id, "keys", envelope.body, None, now)
-    count(connection, row.id, 1)
+    count(connection, row.id, settings, 1)
     if len(store.waiting(connection, row.id)) >= settings.groups.size:
         form_groups(connection, row, settings, now)
     return wire.StageReceipt(stage="keys"), close_if_full(connection, row.id, settings, now)
@@ -87,11 +91,11 @@ def join(
 def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: str, now: float) -> None:
     """Before a message is read: whether this device can have one of this stage to send. Raises Refusal: 409
     ``not_collected``, ``round_closed``, ``not_joined``."""
-    settings = _settings(row)
+    settings, stream = _settings(row)
     if store.find_message(connection, row.id, device_id, "keys") is None:
         if stage != "keys":
             raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
-        check_open(row, settings, "marginals", now)
+        check_open(row, settings, stream, now)
 
 
 def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[wire.StageReceipt, bool]:
@@ -102,7 +106,7 @@ def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: f
     if (known := _repeated(connection, sender, envelope)) is not None:
         return known, False
     row = find_round(connection, envelope.round_id)
-    settings = _settings(row)
+    settings, _ = _settings(row)
     joined = store.find_message(connection, row.id, sender.device_id, "keys")
     if joined is None or joined.group_id is None:
         raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
@@ -132,11 +136,30 @@ def _repeated(connection: Connection, sender: Sender, envelope: Envelope) -> wir
     return wire.StageReceipt(stage=envelope.stage, duplicate=True)
 
 
-def _settings(row: Row[Any]) -> RoundSettings:
+def _settings(row: Row[Any]) -> tuple[RoundSettings, str]:
+    """A round's settings, and the stream that its devices add up."""
     settings = read_settings(row)
-    if not settings.aggregated:
+    if settings.aggregated is None:
         raise Refusal(409, "not_collected", f"round {row.id} has no secure aggregation", "round_id")
-    return settings
+    return settings, settings.aggregated
+
+
+def _check_subject(
+    connection: Connection, row: Row[Any], settings: RoundSettings, message: wire.KeyAdvertisement, shapes: Shapes
+) -> None:
+    """Whether a device's vector is of what the round adds up: all of its values, in one order. Raises Refusal."""
+    if settings.aggregated == "deltas" and settings.deltas is not None:
+        base = find_model(connection, row.base_model)
+        held = shapes(base.sha256, settings.deltas.part)
+        subject, words = layout_digest(base.version, held), sum(map(math.prod, held.values()))
+        refusal = "stale_model", f"a delta of another model than {base.version}, or of other parameters"
+    else:
+        marginals = find_marginals(connection, 0)
+        subject, words = marginals.words_digest, read_counts(marginals).size
+        refusal = "other_words", "counts are over another word list"
+    if (message.subject, message.words) != (subject, words):
+        code, why = refusal
+        raise Refusal(409, code, f"subject: {why}", "subject")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ out of the round; one whose masked input is there when unmasking begins is charg
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,17 @@ from device_sdk.wire.secure_aggregation import KeyAdvertisement, MaskedInput, Re
 from server.plans.round import RoundSettings, word_bits
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
-from server.registry.marginals import find_marginals, read_counts
 from server.rounds.reports import own_digest
 from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.store import Group, StoredGroup, is_finished, next_stage
-from server.rounds.secure_aggregation.unmasking import Exclusion, exclude, excluded_by, recover_secrets, sum_of
+from server.rounds.secure_aggregation.unmasking import (
+    Exclusion,
+    check_sum,
+    exclude,
+    excluded_by,
+    recover_secrets,
+    sum_of,
+)
 from server.rounds.store import find_round, read_settings
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
@@ -51,7 +58,7 @@ def advance_group(database: Database, group_id: int, now: float) -> None:
         if unmasked.total is None:
             _abandon(connection, current.round_id, current.id, unmasked.note)
         else:
-            _finish(connection, current, unmasked.total, unmasked.note)
+            _finish(connection, current, settings, unmasked.total, unmasked.note)
     for device_id, exclusion in unmasked.excluded.items():
         log.warning("device %s is left out of groups: %s", device_id, exclusion.reason)
 
@@ -85,7 +92,7 @@ def form_groups(
     connection: Connection, row: Row[Any], settings: RoundSettings, now: float, *, whole: bool = True
 ) -> None:
     """Groups of those who wait: of full size while a round is open, else of all of them, as even as can be."""
-    plan = settings.marginals
+    plan = settings.aggregated_plan
     assert plan is not None
     # A sum may be revealed where shares are all of the noise, and never of one device alone.
     size, minimum = settings.groups.size, max(2, plan.minimum_survivors)
@@ -95,13 +102,13 @@ def form_groups(
     else:
         groups = -(-len(advertised) // size)
         parts = [advertised[index::groups] for index in range(groups)]
-    words = read_counts(find_marginals(connection, 0)).size
     for part in parts:
         if len(part) < minimum:
-            count(connection, row.id, -len(part))
+            count(connection, row.id, settings, -len(part))
             continue
         members = tuple(sorted(part, key=lambda each: each.device_id))
-        bits = word_bits(plan, len(part))
+        words = members[0].words  # as all of them: the round's, each was refused with others
+        bits = word_bits(plan, len(part), words)
         roster = Roster(round_id=row.id, words=words, word_bits=bits, minimum=minimum, members=members)
         store.add_group(connection, roster, now + settings.groups.stage_seconds)
     if not whole:
@@ -138,6 +145,7 @@ def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
     except ProtocolError as error:
         return _Unmasked(None, str(error))
     with database.read() as connection:
+        settings = read_settings(find_round(connection, stored.round_id))
         masked = store.bodies(connection, stored.id, "masked", MaskedInput)
         revealed = store.bodies(connection, stored.id, "unmasking", RevealedShares)
     recovered = recover_secrets(roster, group.dealers, masked.keys(), list(revealed.values()))
@@ -146,6 +154,8 @@ def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
     vectors = {name: message.masked for name, message in masked.items()}
     try:
         total = sum_of(roster, group.dealers, vectors, recovered)
+        if settings.aggregated == "deltas" and settings.deltas is not None:
+            check_sum(total, settings.deltas, len(masked))
     except ProtocolError as error:
         return _Unmasked(None, "; left out: ".join(filter(None, (str(error), left_out))), excluded)
     return _Unmasked(total, left_out and f"left out: {left_out}", excluded)
@@ -155,35 +165,43 @@ def _charge(
     connection: Connection, round_id: str, survivors: Iterable[str], settings: RoundSettings, now: float
 ) -> None:
     """Reports of the survivors that count for nothing yet, and what each costs; once."""
-    charge = charge_for("marginals", settings)
-    known = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == "marginals")
+    stream = settings.aggregated
+    assert stream is not None
+    charge = charge_for(stream, settings)
+    known = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == stream)
     for device_id in sorted(set(survivors) - set(connection.execute(known).scalars())):
         message = store.find_message(connection, round_id, device_id, "masked")
         assert message is not None
         report_id = f"group:{own_digest(device_id, round_id)}"  # it has one at most
-        own = {"device_id": device_id, "round_id": round_id, "stream": "marginals"}
+        own = {"device_id": device_id, "round_id": round_id, "stream": stream}
         # How many utterances there were is the device's own.
         sent = {"body_sha256": message.body_sha256, "size": message.size, "utterances": 0, "accepted_at": now}
         connection.execute(insert(reports).values(id=report_id, **own, **sent, counted=False))
         record(connection, **own, report_id=report_id, charge=charge, now=now, draw=1)
 
 
-def _finish(connection: Connection, stored: StoredGroup, total: NDArray[np.int64], note: str) -> None:
+def _finish(
+    connection: Connection, stored: StoredGroup, settings: RoundSettings, total: NDArray[np.int64], note: str
+) -> None:
     """The sum is there, and the survivors' reports count."""
     survivors = stored.group.survivors
-    own = (reports.c.round_id == stored.round_id, reports.c.stream == "marginals", reports.c.device_id.in_(survivors))
+    stream = reports.c.stream == settings.aggregated
+    own = (reports.c.round_id == stored.round_id, stream, reports.c.device_id.in_(survivors))
     connection.execute(update(reports).where(*own).values(counted=True))
-    count(connection, stored.round_id, len(survivors) - len(stored.group.roster.members))
+    count(connection, stored.round_id, settings, len(survivors) - len(stored.group.roster.members))
     store.end(connection, stored.id, total=total, note=note)
 
 
 def _abandon(connection: Connection, round_id: str, group_id: int, note: str) -> None:
     """What was charged stays charged."""
-    count(connection, round_id, -store.count_members(connection, group_id))
+    with suppress(ValueError):  # damaged settings may be why
+        settings = read_settings(find_round(connection, round_id))
+        count(connection, round_id, settings, -store.count_members(connection, group_id))
     store.end(connection, group_id, note=note)
 
 
-def count(connection: Connection, round_id: str, change: int) -> None:
+def count(connection: Connection, round_id: str, settings: RoundSettings, change: int) -> None:
     """A round's reports under secure aggregation are the devices in it that have not dropped out."""
-    changed = {"marginals_reports": rounds.c.marginals_reports + change}
+    counted = f"{settings.aggregated}_reports"
+    changed = {counted: rounds.c[counted] + change}
     connection.execute(update(rounds).where(rounds.c.id == round_id).values(changed))

@@ -29,7 +29,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """roster: who adds up their counts. stage: what the server waits for, None when it has all it needs. answers: the
+    """roster: who adds up their vectors. stage: what the server waits for, None when it has all it needs. answers: the
     devices that answered, by stage."""
 
     roster: Roster
@@ -197,13 +197,11 @@ def end(connection: Connection, group_id: int, *, total: NDArray[np.int64] | Non
     forget(connection, "aggregation_messages")
 
 
-def sum_groups(connection: Connection, round_id: str, words: int) -> NDArray[np.int64]:
-    """The sum over the groups that are done: int64 [words]."""
+def sum_groups(connection: Connection, round_id: str) -> NDArray[np.int64] | None:
+    """The sum over the groups that are done: int64 [words]; None where none is."""
     query = select(groups.c.total).where(groups.c.round_id == round_id, groups.c.stage == "done")
-    total = np.zeros(words, np.int64)
-    for content in connection.execute(query).scalars():
-        total += np.frombuffer(content, "<i8")
-    return total
+    totals = [np.frombuffer(content, "<i8") for content in connection.execute(query).scalars()]
+    return np.sum(totals, axis=0, dtype=np.int64) if totals else None
 
 
 def clear(connection: Connection, round_id: str) -> None:

@@ -32,8 +32,10 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, insert, select
 
 from device_sdk.errors import ProtocolError
+from device_sdk.privacy.quantised import clip_steps, largest_sum
 from device_sdk.secure_aggregation import keys, masks
 from device_sdk.secure_aggregation.shares import PRIME, powers, read_share
+from device_sdk.wire.messages import DeltaPlan
 from device_sdk.wire.secure_aggregation import RevealedShares, Roster
 from server.storage.schema import exclusions
 
@@ -102,7 +104,17 @@ def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recov
         private = keys.load_private_key(recovered.secrets[name])
         for survivor in masked:  # what the dropped device would have added cancels what its peer did
             total += masks.pair_mask(private, name, survivor, roster, digest)
-    return masks.signed(total)
+    return masks.signed(total, roster)
+
+
+def check_sum(total: NDArray[np.int64], plan: DeltaPlan, devices: int) -> None:
+    """All that can be checked of deltas that nobody sees. ProtocolError: a sum, int64 [words], longer than so many
+    devices make it that clip and noise as the plan says."""
+    found, most = float(np.linalg.norm(total.astype(np.float64))), largest_sum(plan, devices, total.size)
+    if found > most:
+        steps, who = clip_steps(plan), f"{devices} devices that clip what they add"
+        norms = f"found {found / steps:.4g} clip norms, expected at most {most / steps:.4g} of {who}"
+        raise ProtocolError(f"sum: {norms}; at least one does not")
 
 
 def _lost(held: Mapping[int, bytes], roster: Roster) -> str:

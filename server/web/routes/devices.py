@@ -99,6 +99,7 @@ def check_aggregating(server: Service, request: Request) -> None:
         sender = _prove(server, request, connection)
         row = find_round(connection, request.path_params["round_id"])
         check_sender(connection, row, sender.device_id, request.path_params["stage"], server.settings.clock())
+        request.state.stream = read_settings(row).aggregated
 
 
 def _prove(server: Service, request: Request, connection: Connection) -> Sender:
@@ -142,7 +143,7 @@ DIFFERENCE = Bytes("What makes the weights of one version of those of another.")
 METADATA = Bytes("Signed metadata of The Update Framework, exact bytes.", "application/json")
 ENROLMENT = ("401 bad_token", "403 device_revoked token_revoked token_expired token_used_up", "422 bad_key")
 ACCEPTANCE = (*REPORT, "403 privacy_cap", "409 already_reported other_words report_conflict", "422 utterances")
-UNFIT_STAGE = ("403 excluded privacy_cap", "409 busy message_conflict not_joined other_stage other_words")
+UNFIT_STAGE = ("403 excluded privacy_cap", "409 busy message_conflict not_joined other_stage other_words stale_model")
 UNFIT = ("409 stale_model", "422 bad_delta other_plan too_few_utterances too_many_utterances")
 
 
@@ -199,6 +200,9 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
         row = find_round(connection, round_id)
         base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
     plan = read_settings(row).deltas
+    if plan is not None and plan.trust == "distributed":
+        clear = "found a delta in the clear; this round takes them under secure aggregation only"
+        raise Refusal(422, "other_plan", f"trust: {clear}", "trust")
     blob: str | None = None
     # A repeat, a closed round or a stream that is not collected is settled by ``accept``, without reading the values.
     if known is None and plan is not None and base is not None and row.state == "open":
@@ -266,16 +270,16 @@ def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> R
         with server.database.write() as connection:
             now = settings.clock()
             if stage == "keys":
-                return answers.join(connection, sender, envelope, caps=server.caps, now=now)
+                return answers.join(connection, sender, envelope, caps=server.caps, shapes=server.shapes, now=now)
             return answers.answer(connection, sender, envelope, now=now)
 
     try:
         receipt, wake = run_unhurried(work)
     except Refusal:
-        _count(server, stage, "refused")
+        _count(server, request, stage, "refused")
         raise
-    _count(server, stage, "duplicate" if receipt.duplicate else "accepted")
-    server.metrics.received.labels("marginals").inc(len(body))
+    _count(server, request, stage, "duplicate" if receipt.duplicate else "accepted")
+    server.metrics.received.labels(request.state.stream).inc(len(body))
     if wake:
         server.wake()
     return answer(receipt)
@@ -353,10 +357,10 @@ def _accept(server: Service, sender: Sender, contribution: Contribution) -> Resp
     return answer(receipt)
 
 
-def _count(server: Service, stage: Stage, outcome: str) -> None:
+def _count(server: Service, request: Request, stage: Stage, outcome: str) -> None:
     """A masked vector is a device's report; its other messages make that possible."""
     if stage == "masked":
-        server.metrics.reports.labels("marginals", outcome).inc()
+        server.metrics.reports.labels(request.state.stream, outcome).inc()
 
 
 def _drop(server: Service, contribution: Contribution) -> None:

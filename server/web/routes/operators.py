@@ -41,6 +41,7 @@ Small = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.mes
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Weights = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.model_bytes))]
 
+UNFIT_ROUND = "422 no_rehearsal privacy_cap too_many_values"
 OPENING = ("409 round_open no_devices privacy_cap",)
 MOVING = ("404 unknown_round", "409 wrong_state")
 MARGINALS = ("404 unknown_marginals", "410 marginals_removed")
@@ -69,7 +70,7 @@ def get_rounds(request: Request, limit: Limit = 100) -> Response:
 
 @router.post(
     "/rounds",
-    **for_operators(messages.Round, *OPENING, "422 no_rehearsal privacy_cap", takes=messages.RoundRequest, status=201),
+    **for_operators(messages.Round, *OPENING, UNFIT_ROUND, takes=messages.RoundRequest, status=201),
 )
 def post_round(request: Request, body: Small) -> Response:
     wanted = parse(messages.RoundRequest, body or b"{}")

@@ -130,7 +130,7 @@ def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], serv
     server.operator.post(f"rounds/{round_id}/abandon")
     for device, counts, number in zip(three, before, utterances, strict=True):
         (sent,) = device.check_in(server.url).sent
-        assert sent.refused == "too few devices were left; their counts are in no sum"
+        assert sent.refused == "too few devices were left; what they had to add is in no sum"
         np.testing.assert_allclose(device._model_state.cache.pending, counts)
         assert device._model_state.cache.pending_utterances == number and device.learned().marginal_reports == 0
         assert device.check_in(server.url).sent == (), "and it does not join again"

@@ -31,7 +31,7 @@ def advertised(count: int, *, words: int = 5, minimum: int = 2, round_id: str = 
     parties = {}
     for index in range(count):
         key, name = Ed25519PrivateKey.generate(), f"device-{index:03d}"
-        parties[name] = Party(key, advertise(key, name, round_id, words_digest=DIGEST, words=words, minimum=minimum))
+        parties[name] = Party(key, advertise(key, name, round_id, subject=DIGEST, words=words, minimum=minimum))
     return parties
 
 

@@ -57,7 +57,7 @@ def test_another_round_roster_pair_or_minimum_is_another_mask() -> None:
 def test_the_keystream_is_aes_in_counter_mode() -> None:
     """Against the block cipher applied to the counters 0, 1, 2."""
     key = bytes(range(32))
-    roster = roster_of(PARTIES, words=10)
+    roster = roster_of(advertised(4, words=10))
     counters = b"".join(index.to_bytes(16, "big") for index in range(3))
     expected = Cipher(AES256(key), ECB()).encryptor().update(counters)
     assert masks.keystream(key, roster).tobytes() == expected[:40]
@@ -65,31 +65,50 @@ def test_the_keystream_is_aes_in_counter_mode() -> None:
 
 def test_words_are_uniform() -> None:
     """Chi-square over 256 classes of the high and of the low bytes of 100,000 words."""
-    words = masks.keystream(os.urandom(32), roster_of(PARTIES, words=100_000))
+    words = masks.keystream(os.urandom(32), roster_of(advertised(4, words=100_000)))
     for shift in (0, 8, 16, 24):
         found = np.bincount((words >> shift).astype(np.uint8), minlength=256)
         assert np.square(found - words.size / 256).sum() / (words.size / 256) < 400  # 255 degrees: p = 1e-8
 
 
-@given(st.lists(st.integers(-(2**29) + 1, 2**29 - 1), min_size=5, max_size=5), st.sampled_from([32, 64]))
-@settings(max_examples=50)
-def test_signed_numbers_pass_through_words(values: list[int], word_bits: int) -> None:
+@given(st.integers(8, 64), st.data())
+@settings(max_examples=100)
+def test_signed_numbers_pass_through_words_and_bytes(word_bits: int, data: st.DataObject) -> None:
+    most = (1 << (word_bits - 1)) // 3 - 1
+    values = data.draw(st.lists(st.integers(-most, most), min_size=5, max_size=5))
     roster = roster_of(PARTIES, word_bits=word_bits)
     vector = np.array(values, np.int64)
     words = masks.to_words(vector, roster)
-    assert (masks.signed(words) == vector).all() and (masks.signed(words + words + words) == 3 * vector).all()
+    assert (masks.signed(words, roster) == vector).all()
+    assert (masks.signed(words + words + words, roster) == 3 * vector).all()
+    packed = masks.pack(words, roster)
+    assert len(packed) == -(-5 * word_bits // 8)
+    assert (masks.signed(masks.read_words(packed, roster), roster) == vector).all()
+
+
+@pytest.mark.parametrize("word_bits", [8, 20, 31, 33])
+def test_sums_are_modulo_two_to_the_bits_alone(word_bits: int) -> None:
+    """What is above the bits of a word, from masks or from carries, decides nothing and is not sent."""
+    roster = roster_of(PARTIES, word_bits=word_bits)
+    vector = np.array([1, -1, 2 ** (word_bits - 1) - 1, 7, 0], np.int64)
+    mask = masks.keystream(os.urandom(32), roster)
+    sent = masks.read_words(masks.pack(masks.to_words(vector, roster) + mask, roster), roster)
+    assert int(sent.max()) < 2**word_bits
+    assert (masks.signed(sent - mask, roster) == vector).all()
+    twice = masks.signed(sent - mask + masks.to_words(vector, roster), roster)
+    assert twice.tolist() == [2, -2, -2, 14, 0], "it wraps around"
 
 
 @pytest.mark.parametrize("word_bits", [32, 64])
 def test_what_a_sum_cannot_hold_is_refused(word_bits: int) -> None:
     roster = roster_of(PARTIES, word_bits=word_bits)
     most = masks.capacity(roster)
-    assert masks.to_words(np.full(5, -most, np.int64), roster).size == 5
+    masks.check_capacity(np.full(5, -most, np.int64), roster)
     for value in (most + 1, -most - 1, -(2**63)):
         vector = np.zeros(5, np.int64)
         vector[2] = value
-        with pytest.raises(PrivacyError, match="use words of 64 bits"):
-            masks.to_words(vector, roster)
+        with pytest.raises(PrivacyError, match="use wider words"):
+            masks.check_capacity(vector, roster)
 
 
 def test_vectors_of_another_shape_are_refused() -> None:

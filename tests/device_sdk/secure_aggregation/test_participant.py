@@ -152,8 +152,8 @@ def test_false_rosters_are_refused(group: Group, change: Callable[[Group], Roste
         (lambda g: {"members": (*g.roster.members, resigned(g.parties["device-001"], device_id="device-009"))},
          "the same identity_key twice"),
         (lambda g: {"members": tuple(reversed(g.roster.members))}, "every device once, sorted"),
-        (lambda g: {"members": _swapped(g, resigned(g.parties["device-001"], words_digest="e" * 64))},
-         "different word lists"),
+        (lambda g: {"members": _swapped(g, resigned(g.parties["device-001"], subject="e" * 64))},
+         "different things"),
         (lambda g: {"round_id": "r2"}, "keys for another round"),
         (lambda g: {"minimum": 7}, "expected at least minimum = 7"),
     ],
@@ -199,7 +199,7 @@ def test_a_signature_of_keys_is_of_all_of_them(group: Group) -> None:
     message = group.parties[ME].participant.advertised
     assert keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(message))
     changes = dict.fromkeys(("sharing_key", "masking_key", "seed_commitment", "identity_key"), bytes([7] * 32))
-    for field, value in {**changes, "round_id": "other", "device_id": "other", "words_digest": "other"}.items():
+    for field, value in {**changes, "round_id": "other", "device_id": "other", "subject": "other", "words": 6}.items():
         other = message.model_copy(update={field: value})
         assert not keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(other))
     assert not keys.signed_by(bytes(32), message.signature, keys.advertised_bytes(message))

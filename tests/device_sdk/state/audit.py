@@ -173,6 +173,8 @@ def _identity(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
 def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     if table == "aggregation":
         kept = Participation.model_validate_json(plain)  # nothing but keys, bytes of fixed length and ids
+        if kept.stream == "deltas":
+            return kept.restore == ""
         return (kept.restore == "" and kept.participant.masked is None) or _held(b64decode(kept.restore), bundle)
     start = 4 + int.from_bytes(plain[:4], "big")
     head = json.loads(plain[4:start])

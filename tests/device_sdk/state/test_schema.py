@@ -4,7 +4,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from device_sdk import Bundle, Corrected, Device, OfferBounds
 from device_sdk.checkin import aggregation, identity, reports
+from device_sdk.checkin.at_hand import Session
 from device_sdk.personalization.vocabulary import Phrases, VocabularyEntry, to_bytes, with_entries
 from device_sdk.state import Store
 from device_sdk.state.schema import TABLES
@@ -49,7 +50,8 @@ def state(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Path
             held = model_state.cache, bundle.background
             model_state.keep_cache(reports.enqueue_marginals(store, who, offer, plan, OfferBounds(), *held))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
-        aggregation._join(who, model_state, "r2", shares, OfferBounds())
+        session = Session(None, model_state, device._recent, SETTINGS, None, nullcontext())
+        aggregation._join(session, who, offer.model_copy(update={"round_id": "r2", "marginals": shares}), shares)
         model_state.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
         tell(device, 9, SAID)
         files = {path.name.split(".")[-1] for path in folder.iterdir()}

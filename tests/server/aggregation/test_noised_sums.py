@@ -51,7 +51,7 @@ def released(blobs: BlobStore, contributions: list[Any], settings: RoundSettings
     base = SimpleNamespace(version="base-1", sha256=stored.sha256, optimizer_sha256=None)
     key = ReleaseKey("r1", "deltas", digest_of(contributions), bytes(32))
     lineage, row = Lineage(base, None, 0), SimpleNamespace(number=1, eligible=None)  # type: ignore[arg-type]
-    made = release_deltas(blobs, settings, contributions, lineage, row, None, LocalWorkers(blobs), key)  # type: ignore
+    made = release_deltas(blobs, settings, contributions, None, lineage, row, None, LocalWorkers(blobs), key)  # type: ignore
     return float(parse_weights(blobs.get(model_registry.blob_name(made.stored.sha256)))[NAME][0]) * (settings.goal or 1)
 
 

@@ -85,6 +85,11 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
             {"marginals": f"epsilon 1, discrete_gaussian noise of every device, a share of it, {TWENTY}"},
         ),
         (
+            (EXAMPLES / "unseen_deltas.toml").read_text(),
+            {"deltas": "difference, clipped to 1, noise 0.565 of every device, seen in sums of 34 or more"}
+            | {"minimum": "34 reports a stream", "goal": "500 reports a stream"},
+        ),
+        (
             "goal = 4\nweighting = 'uniform'\n[deltas]\nnoise_stddev = 0.5",
             {"deltas": "difference, clipped to 1, noise 0.5 of every device", "goal": "4 reports a stream"},
         ),
@@ -190,6 +195,11 @@ def test_costs_of_planned_rounds(run: Run, toml: Callable[[str], str], tmp_path:
     for mechanism in ("discrete_laplace", "discrete_gaussian"):
         calibrated = cost(f"rounds = 10\n[marginals]\nmechanism = '{mechanism}'", "--user-epsilon", "2")
         assert calibrated["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
+    shares = "trust = 'distributed'\nminimum_survivors = 20\nnoise_stddev = 1.0"
+    masked = cost(
+        f"rounds = 10\nminimum = 20\ngoal = 40\nweighting = 'uniform'\n[deltas]\n{shares}", "--user-epsilon", "2"
+    )
+    assert masked["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
     run(rounds.app, "plan", "--output", str(tmp_path / "plan.json"))
     assert json.loads((tmp_path / "plan.json").read_text())["delta"] == 1e-6
     with pytest.raises(PrivacyError, match="mode"):
@@ -285,7 +295,7 @@ def test_privacy(run: Run, operator: Operator, device: Party) -> None:
 
 def test_privacy_audit(run: Run) -> None:
     found = json.loads(run(privacy.app, "audit", "--runs", "16000", "--confidence", "0.999", "--json"))
-    assert len(found["samplers"]) == 7 and all(line["lower_bound"] >= 0 for line in found["samplers"])
+    assert len(found["samplers"]) == 9 and all(line["lower_bound"] >= 0 for line in found["samplers"])
     assert found["as_expected"]
 
 

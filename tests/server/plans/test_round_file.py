@@ -14,6 +14,9 @@ from server.plans.round_file import read_round
 from server.registry.marginals import find_marginals, read_counts, read_probabilities
 from tests.server.parties import HEADERS, NO_NOISE, WORDS, Operator, Party, refusal
 
+MASKED = "[deltas]\ntrust = 'distributed'\nminimum_survivors = 2\n"
+ALIKE = "weighting = 'uniform'\nminimum = 2"
+
 
 def read(folder: Path, text: str) -> RoundSettings:
     (folder / "round.toml").write_text(text)
@@ -48,11 +51,33 @@ def test_a_preset_is_where_a_file_starts(tmp_path: Path) -> None:
         ("[deltas]\nkind = 'mean'", "deltas.kind: found 'mean', expected 'difference' or 'gradient'"),
         ("marginals = 3", "marginals: found 3, expected "),
         ("[sampling]\namplified = true", "sampling: rate: found none; amplified"),
+        *(
+            (f"{before}\n{MASKED}{after}", message)
+            for before, after, message in (
+                ("", "", "minimum: found 1, expected at least minimum_survivors = 2"),
+                ("minimum = 2", "", "averaging, weighting: found 'mean', 'utterances'; deltas in sums count alike"),
+                (f"{ALIKE}\nnoise_multiplier = 1", "", "noise_multiplier: found the server's noise"),
+                (ALIKE, "noise_stddev = 1", "goal: with noise the denominator must be fixed"),
+                (ALIKE, "noise_stddev = 1e-4", "noise_stddev: found 0.0001, a share of variance 1 squared"),
+                (
+                    ALIKE,
+                    "[groups]\nsize = 9\n[marginals]\ntrust = 'distributed'\nmechanism = 'discrete_gaussian'",
+                    "deltas.trust: found 'distributed' beside marginals",
+                ),
+                (ALIKE, "encoding = 'int8'", "deltas: encoding, measure: found int8, none"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_file_and_field(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"round\.toml: {message}"):
         read(tmp_path, text)
+
+
+def test_a_round_of_masked_deltas(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{ALIKE}\ngoal = 10\n{MASKED}noise_stddev = 0.5")
+    assert (found.aggregated, found.noisy, found.denominator(None)) == ("deltas", True, 10.0)
+    assert found.aggregated_plan == found.deltas and found.marginals is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +86,10 @@ def test_what_cannot_be_is_refused_by_file_and_field(tmp_path: Path, text: str, 
         ("smoothing = 100.0\n[deltas]", "smoothing", "a table marginals"),
         ("[marginals]\nmode = 'paper'\nmax_words = 5", "marginals.max_words", "mode 'bounded'"),
         ("[marginals]\ndelta = 1e-9", "marginals.delta", "mechanism 'discrete_gaussian'"),
-        ("[groups]\nsize = 9", "groups", "marginals.trust 'distributed'"),
+        ("[groups]\nsize = 9", "groups", "trust 'distributed'"),
+        ("[deltas]\nminimum_survivors = 1", "deltas.minimum_survivors", "deltas.trust 'distributed'"),
+        (f"{ALIKE}\n{MASKED}encoding = 'float32'", "deltas.encoding", "deltas.trust 'central'"),
+        ("[deltas]\nbits = 12", "deltas.bits", "deltas.trust 'distributed'"),
         ("averaging = 'cosine'\nweighting = 'uniform'", "averaging", "a table deltas"),
         ("[optimizer]\nkind = 'adam'", "optimizer", "a table deltas"),
         ("noise_multiplier = 0.0", "noise_multiplier", "a table deltas"),

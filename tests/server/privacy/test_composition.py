@@ -7,20 +7,24 @@ import tracemalloc
 from dataclasses import replace
 from itertools import pairwise, product
 
+import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.signal import fftconvolve
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon
+from device_sdk.privacy.quantised import squared_sensitivity, step_variance
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.plans.round import RoundSettings
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose, exchange, quick_bound
-from server.privacy.costs import calibrate
+from server.privacy.costs import calibrate, calibrate_shares
 
 DELTA = 1e-6
 
@@ -241,3 +245,59 @@ def test_what_cannot_be_calibrated_is_named() -> None:
         calibrate(MarginalPlan(mode="paper"), 1.0, 10)
     with pytest.raises(PrivacyError, match="user_epsilon"):
         calibrate(MarginalPlan(), 0.0, 10)
+
+
+def masked(stddev: float, survivors: int = 2, bits: int = 10) -> DeltaPlan:
+    own = {"trust": "distributed", "minimum_survivors": survivors, "bits": bits}
+    return DeltaPlan.model_validate(own | {"noise_stddev": stddev})
+
+
+def charge_of(plan: DeltaPlan) -> Charge:
+    few = {"minimum": plan.minimum_survivors, "goal": plan.minimum_survivors, "weighting": "uniform"}
+    return charge_for("deltas", RoundSettings(marginals=None, deltas=plan, **few))
+
+
+@pytest.mark.parametrize(("stddev", "survivors"), [(0.25, 2), (1.0, 2), (1.0, 5), (4.0, 3)])
+def test_masked_deltas_cost_no_more_than_is_printed(stddev: float, survivors: int) -> None:
+    """The exact sum of so many discrete Gaussians, with and without a vector as long as rounding may leave one."""
+    plan = masked(stddev, survivors)
+    variance, shift = step_variance(plan), math.isqrt(squared_sensitivity(plan))
+    half = math.ceil(9 * math.sqrt(survivors * variance)) + shift
+    share = np.exp(-np.square(np.arange(-half, half + 1.0)) / (2 * variance))
+    total = share = share / share.sum()
+    for _ in range(survivors - 1):
+        total = np.maximum(fftconvolve(total, share, mode="same"), 0.0)
+    pair = total[:-shift], total[shift:]
+    for delta in (1e-3, 1e-6):
+        epsilon = compose(Spent({charge_of(plan): 1}), delta)[0]
+        assert max(smallest_delta(*pair, epsilon), smallest_delta(*pair[::-1], epsilon)) <= delta
+        assert smallest_delta(*pair, 0.8 * epsilon) > delta, "and at no much smaller one"
+
+
+@pytest.mark.parametrize("rounds", [1, 10, 1000])
+def test_masked_deltas_are_accounted_by_renyi_divergences(rounds: int) -> None:
+    """As dp-accounting converts those of the Gaussian mechanism of this ratio, which they never exceed."""
+    charge = charge_of(masked(0.75, 34, 14))
+    event = dp_accounting.GaussianDpEvent(1 / math.sqrt(charge.squared_ratio))
+    expected = RdpAccountant(np.geomspace(1.01, 500, 400)).compose(event, rounds).get_epsilon(DELTA)
+    found = compose(Spent({charge: rounds}), DELTA)[0]
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert gaussian_epsilon(math.sqrt(rounds * charge.squared_ratio), DELTA) < found
+
+
+def test_masked_deltas_beside_others_and_exchanged() -> None:
+    charge, open_noise = charge_of(masked(0.75, 34, 14)), sampled(4.0, 1.0)
+    alone = compose(Spent({charge: 3}), DELTA)[0]
+    both = compose(Spent({charge: 3, open_noise: 3}), DELTA)[0]
+    assert alone < both < alone + compose(Spent({open_noise: 3}), DELTA)[0]
+    (other,) = exchange([charge])
+    assert other.squared_ratio == 4 * charge.squared_ratio and other.coordinates == 1
+    assert charge_of(masked(0.0)).unbounded and math.isinf(compose(Spent({charge_of(masked(0.0)): 1}), DELTA)[0])
+
+
+@pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (2.0, 300), (50.0, 1)])
+def test_shares_cost_what_is_wanted(epsilon: float, rounds: int) -> None:
+    plan = calibrate_shares(masked(0.0, 20, 14), epsilon, rounds)
+    assert 0.99 * epsilon < compose(Spent({charge_of(plan): rounds}), DELTA)[0] <= epsilon
+    with pytest.raises(PrivacyError, match="user_epsilon"):
+        calibrate_shares(plan, 0.0, 10)

@@ -25,7 +25,7 @@ class Member:
 
     def __init__(self, party: Party, round_id: str, vector: Any, *, minimum: int = 2, digest: str = DIGEST) -> None:
         self.party, self.round_id, self.vector = party, round_id, vector
-        own = {"words_digest": digest, "words": len(vector), "minimum": minimum}
+        own = {"subject": digest, "words": len(vector), "minimum": minimum}
         self.participant: Participant = advertise(party.key, party.id, round_id, **own)
         self.sent: list[bytes] = []
 

@@ -55,9 +55,9 @@ class Site:
 class Fleet(Site):
     """Owns a server process and a client of it."""
 
-    def __init__(self, folder: Path, place: str) -> None:
+    def __init__(self, folder: Path, place: str, values: int = 4) -> None:
         self.folder = folder
-        self.process = BucketServer(folder, place, WORDS, 4)
+        self.process = BucketServer(folder, place, WORDS, values)
         self._start()
         self.http = httpx.Client(timeout=60)
         self.database = Database(settings(folder, database=place).database_url)

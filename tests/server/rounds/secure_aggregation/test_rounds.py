@@ -242,7 +242,7 @@ def test_keys_are_checked_when_they_come(server: Server) -> None:
         assert refusal(answer) == (422, "bad_message") and answer.json()["field"] == field
     unsigned = thief.post("keys", own.model_copy(update={"signature": members[0].participant.advertised.signature}))
     assert refusal(unsigned) == (422, "bad_message") and unsigned.json()["field"] == "signature"
-    assert refusal(thief.post("keys", own.model_copy(update={"words_digest": "e" * 64}))) == (409, "other_words")
+    assert refusal(thief.post("keys", own.model_copy(update={"subject": "e" * 64}))) == (409, "other_words")
     assert thief.join().status_code == 200
 
 
@@ -286,8 +286,8 @@ def test_words_are_wide_enough_for_the_noise() -> None:
     """Sixteen deviations of every device's noise, and its counts, fit the sum."""
     for epsilon, bits in ((1.0, 32), (1e-3, 32), (1e-6, 64)):
         plan = MarginalPlan.model_validate(PLAN | {"epsilon": epsilon})
-        most = (2 ** (word_bits(plan, 50) - 1) - 1) // 50
-        assert word_bits(plan, 50) == bits and FIXED_POINT + 16 * share_variance(plan) ** 0.5 <= most
+        most = (2 ** (word_bits(plan, 50, WORDS) - 1) - 1) // 50
+        assert word_bits(plan, 50, WORDS) == bits and FIXED_POINT + 16 * share_variance(plan) ** 0.5 <= most
 
 
 def canary(name: str, vector: NDArray[np.int64]) -> Canary:

@@ -16,14 +16,17 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
+from device_sdk.privacy.quantised import quantised, summed
 from device_sdk.secure_aggregation import keys
 from device_sdk.wire import secure_aggregation as wire
-from device_sdk.wire.messages import Message
+from device_sdk.wire.messages import DeltaPlan, Message
 from device_sdk.wire.secure_aggregation import AggregationTask, Roster, Stage
+from server.plans.round import word_bits
+from server.privacy.costs import calibrate_shares
 from server.rounds.secure_aggregation import answers as checks
 from server.rounds.secure_aggregation.store import Group, answered_by, next_stage
 from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
-from tests.device_sdk.secure_aggregation.parties import advertised, resigned, roster_of
+from tests.device_sdk.secure_aggregation.parties import ROUND, advertised, resigned, roster_of
 from tests.server.rounds.secure_aggregation.members import ANSWERED, respond
 
 Tamper = Callable[[Message], Message]
@@ -41,12 +44,14 @@ class Outcome:
     sent: dict[Stage, dict[str, Message]] = field(default_factory=dict)
 
 
-def simulate(vectors: Any, drops: Mapping[str, Stage], tamper: Mapping = MappingProxyType({})) -> Outcome:
+def simulate(
+    vectors: Any, drops: Mapping[str, Stage], tamper: Mapping = MappingProxyType({}), word_bits: int = 32
+) -> Outcome:
     """One round. drops: the stage that a device no longer answers. tamper: changes messages, by device and stage."""
     made = advertised(len(vectors), words=next(iter(vectors.values())).size, minimum=2)
     parties = dict(zip(sorted(vectors), made.values(), strict=True))
     assert list(parties) == list(made)
-    roster = roster_of(made, word_bits=32)
+    roster = roster_of(made, word_bits=word_bits)
     for name, party in parties.items():
         checks.check_advertisement(party.participant.advertised, roster.member(name).identity_key)
     devices = {name: party.participant for name, party in parties.items()}
@@ -123,11 +128,26 @@ def drawn_drops(rng: np.random.Generator, count: int) -> dict[str, Stage]:
     return drops
 
 
-def check_round(seed: int, count: int, words: int) -> str:
-    """One simulated round against plain addition. Returns ``exact``, or the stage at which it was given up."""
+MASKED = DeltaPlan(trust="distributed", minimum_survivors=34, noise_stddev=0.75)
+
+
+def drawn_deltas(rng: np.random.Generator, count: int, values: int) -> dict[str, NDArray[np.int64]]:
+    """As devices quantise and noise them, some of them longer than the bound and all in one place."""
+    deltas = rng.normal(size=(count, values)).astype(np.float32) * rng.uniform(0, 2, (count, 1)) / np.sqrt(values)
+    deltas[rng.random(count) < 0.1] = np.eye(1, values, dtype=np.float32)
+    return {
+        name: quantised({"w": delta}, MASKED, ROUND)
+        for name, delta in zip(names(count), deltas.astype(np.float32), strict=True)
+    }
+
+
+def check_round(seed: int, count: int, words: int, masked: bool = False) -> str:
+    """One simulated round of counts, or of ``masked`` deltas, against plain addition. Returns ``exact``, or the stage
+    at which it was given up."""
     rng = np.random.default_rng(seed)
-    vectors, drops = drawn_vectors(rng, count, words), drawn_drops(rng, count)
-    outcome = simulate(vectors, drops)
+    vectors = (drawn_deltas if masked else drawn_vectors)(rng, count, words)
+    drops = drawn_drops(rng, count)
+    outcome = simulate(vectors, drops, word_bits=word_bits(MASKED, count, words) if masked else 32)
     threshold = -(-2 * count // 3)
     lost, left = None, count
     for stage in ANSWERED:
@@ -150,15 +170,40 @@ def test_rounds_are_exact_or_abandoned(count: int) -> None:
     assert Counter(check_round(seed, count, 20) for seed in range(4)).total() == 4
 
 
+@pytest.mark.parametrize(("count", "values"), [(2, 64), (3, 64), (12, 100)])
+def test_rounds_of_masked_deltas_are_exact_or_abandoned(count: int, values: int) -> None:
+    assert Counter(check_round(seed, count, values, masked=True) for seed in range(4)).total() == 4
+
+
 @pytest.mark.slow
-def test_a_thousand_rounds_of_fifty_devices() -> None:
+@pytest.mark.parametrize(
+    ("rounds", "count", "words", "masked"),
+    [(1000, 50, 200, False), (780, 12, 1024, True), (200, 50, 1024, True), (20, 20, 65_536, True)],
+)
+def test_a_thousand_rounds_of_counts_and_of_deltas(rounds: int, count: int, words: int, masked: bool) -> None:
     many = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(many, get_context("spawn"), initializer=remember_signatures) as pool:
-        ends = Counter(pool.map(partial(check_round, count=50, words=200), range(1000), chunksize=10))
+        check = partial(check_round, count=count, words=words, masked=masked)
+        ends = Counter(pool.map(check, range(rounds), chunksize=10))
     print(dict(ends))
-    assert ends.total() == 1000
-    assert ends["exact"] >= 300, "the rounds are to try both ends"
-    assert all(ends[stage] >= 10 for stage in ANSWERED[1:]), ends
+    assert ends.total() == rounds
+    assert ends["exact"] >= 0.3 * rounds, "the rounds are to try both ends"
+    assert all(ends[stage] >= rounds // 100 for stage in ANSWERED[1:]), ends
+
+
+@pytest.mark.slow
+def test_the_whole_path_is_the_arithmetic() -> None:
+    """Two hundred runs of the canary's audit by the protocol itself, at its smallest group."""
+    plan = calibrate_shares(DeltaPlan(trust="distributed", minimum_survivors=2, bits=12), 1.0, 1)
+    bits = word_bits(plan, 2, 64)
+    for run in range(200):
+        deltas = np.zeros((2, 64), np.float32)
+        deltas[0, 0] = run % 2
+        vectors = {f"device-{index:03d}": quantised({"w": delta}, plan, ROUND) for index, delta in enumerate(deltas)}
+        total = simulate(vectors, {}, word_bits=bits).sum
+        assert total is not None
+        np.testing.assert_array_equal(total, sum(vectors.values()))
+        np.testing.assert_array_equal(summed(total, plan, ROUND), summed(sum(vectors.values()), plan, ROUND))
 
 
 def remember_signatures() -> None:
