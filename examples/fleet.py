@@ -9,6 +9,7 @@ HTTP. Five conditions hear the same utterances; each utterance is decoded and sc
 import sys
 from pathlib import Path
 
+from device_sdk.privacy.spending import stated
 from server.lab.simulation import Shape, SimulationSettings, render, simulate
 from server.lab.simulation.progress import progress
 
@@ -23,7 +24,7 @@ def main(settings: SimulationSettings) -> None:
         errors = condition["slot_error"]
         print(f"{name:12}" + "".join(f"{100 * errors[part]['mean']:11.1f}%" for part in ("all", "last", "heldout")))
     for stream, entry in document["epsilon"].items():
-        print(f"{stream}: a device has shared epsilon {entry['epsilon']} at most ({entry['trust_model']})")
+        print(f"{stream}: a device has shared epsilon {stated(entry['epsilon'])} at most ({entry['trust_model']})")
     page = Path("report.html")
     page.write_text(render(document, runs), "utf-8")
     print(f"plots: {page.resolve()}")

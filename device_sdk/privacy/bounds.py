@@ -56,7 +56,7 @@ class OfferBounds:
 
     def refusal(self, plan: Plan, spent: Spent) -> str | None:
         """Why no report is made by this plan: name, found and allowed; None if it may be. spent: in its stream."""
-        from device_sdk.privacy.spending import cost_of, epsilon_of, stream_of
+        from device_sdk.privacy.spending import cost_of, epsilon_of, stated, stream_of
 
         stream = stream_of(plan)
         after, most = spent.plus(cost_of(plan, self.cohort)), getattr(self, f"{stream}_epsilon")
@@ -67,7 +67,7 @@ class OfferBounds:
         if stream == "words" and after.delta > self.delta and not math.isinf(most):
             field, found, allowed = "delta", f"{after.delta:.3g}", f"{self.delta:.3g} {life}"
         elif (epsilon := epsilon_of(after, self.delta)) > most:
-            field, found, allowed = "epsilon", f"{epsilon:.4g}", f"{most:.4g} at delta {self.delta:.3g} {life}"
+            field, found, allowed = "epsilon", stated(epsilon), f"{stated(most)} at delta {self.delta:.3g} {life}"
         else:
             return None
         return _said(stream, field, f"{found} with what was spent", allowed)

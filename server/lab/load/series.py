@@ -42,7 +42,7 @@ def served(ground: Ground, tell: Tell) -> list[Figure]:
     where a report is refused or a round lacks one."""
     sizes, what = ground.sizes, f"rounds over HTTP, {ground.kind}"
     each = sizes.goal // SENDERS
-    plan = RoundSettings(marginals=MarginalPlan(), goal=SENDERS * each, rounds=sizes.served + 1)
+    plan = RoundSettings(marginals=MarginalPlan(), goal=SENDERS * each, rounds=sizes.served + 1, no_privacy=True)
     journals = [ground.folder / f"acknowledged.{number}" for number in range(SENDERS)]
     begun = time.monotonic()
     with serving(ground) as (server, target), Crowd(sizes.signing) as crowd:
@@ -91,7 +91,9 @@ def direct(ground: Ground, tell: Tell) -> list[Figure]:
         clock=lambda: start + PAUSE * hours[0],
     )
     ids = [device_of(ground.secret, number).id for number in range(sizes.enrolled)]
-    plan = RoundSettings(marginals=MarginalPlan(), goal=sizes.goal, rounds=sizes.direct + 1, seconds=1e7)
+    plan = RoundSettings(
+        marginals=MarginalPlan(), goal=sizes.goal, rounds=sizes.direct + 1, seconds=1e7, no_privacy=True
+    )
     pages: list[tuple[int, int]] = []
     begun, accepting = time.monotonic(), 0.0
     with Service(settings, initial) as service:

@@ -69,7 +69,9 @@ def get_rounds(request: Request, limit: Limit = 100) -> Response:
 
 @router.post(
     "/rounds",
-    **for_operators(messages.Round, *OPENING, "422 no_rehearsal privacy_cap", takes=messages.RoundRequest, status=201),
+    **for_operators(
+        messages.Round, *OPENING, "422 no_privacy no_rehearsal privacy_cap", takes=messages.RoundRequest, status=201
+    ),
 )
 def post_round(request: Request, body: Small) -> Response:
     wanted = parse(messages.RoundRequest, body or b"{}")
@@ -82,7 +84,7 @@ def get_round(request: Request, round_id: str) -> Response:
     return plain(service(request).view_round(round_id))
 
 
-@router.post("/rounds/{round_id}/open", **for_operators(messages.Round, *OPENING, *MOVING))
+@router.post("/rounds/{round_id}/open", **for_operators(messages.Round, *OPENING, "422 no_privacy", *MOVING))
 def post_open(request: Request, round_id: str) -> Response:
     return plain(service(request).open_round(round_id, operator_of(request).name))
 
