@@ -77,9 +77,9 @@ def plan(
     target: Annotated[float, typer.Option(help="How much larger must everything be for this epsilon?")] = 10.0,
     pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (up to a minute a row).")] = True,
     deltas: Annotated[bool, typer.Option("--deltas", help="Find the noise for --target, and what it leaves.")] = False,
-    values: Annotated[int, typer.Option(help="Of a delta, for --deltas: of all parameters, or of a part.")] = 2_300_000,
+    values: Annotated[int, typer.Option(help="Of a delta, for --deltas: of all parameters, or of a part.")] = 4_000_000,
     clip_norm: Annotated[float, typer.Option(help="Of a delta, for --deltas.")] = 1.0,
-    alignment: Annotated[float, typer.Option(help="Norm of the mean delta over the clip norm, for --deltas.")] = 0.5,
+    alignment: Annotated[float, typer.Option(help="Norm of the mean delta over the clip norm, for --deltas.")] = 0.3,
     loss: Annotated[float, typer.Option(help="Noise over signal that is bearable, for --deltas.")] = 1.0,
     plot: Annotated[Path | None, typer.Option(help="Write an SVG of loss over cohort, for --deltas.")] = None,
     as_json: AsJson = False,
@@ -148,7 +148,7 @@ def _plan_deltas(wish: Wish, cohort: int, loss: float, plot: Path | None, as_jso
 
 def _plan_in_words(wish: Wish, cohort: int, loss: float, found: dict[str, Any]) -> list[str]:
     lost, fewest, users = found["loss_of_signal"], found["smallest_cohort"], found["smallest_population"]
-    verdicts = {0.3: "it hardly shows", 1.0: "there is more signal than noise", 3.0: "the signal drowns in it"}
+    verdicts = {0.3: "it hardly shows", 1.0: "more signal than noise", 10.0: "many values bear that, few do not"}
     verdict = next((text for most, text in verdicts.items() if lost <= most), "nothing can be learned from it")
     bearable = "no longer than the signal" if loss == 1 else f"at most {loss:g} times as long as the signal"
     return [

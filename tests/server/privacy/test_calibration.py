@@ -1,17 +1,22 @@
 """The noise of deltas that a target epsilon needs, by an accountant of others too, and what it leaves of a signal."""
 
+import json
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from typer.testing import CliRunner
 
-from device_sdk.errors import PrivacyError
+from device_sdk.errors import IdiolectError, PrivacyError
 from device_sdk.privacy.gaussian import gaussian_ratio
+from server.commands import privacy
 from server.privacy.calibration import Wish, losses, needed_noise, smallest_cohort, smallest_population
 
 WISH = Wish(population=100_000, rounds=300, epsilon=8.0, delta=1e-7, values=15_000, alignment=0.5)
@@ -94,3 +99,32 @@ def test_wishes_outside_their_domain_are_refused_by_name(changes: dict[str, floa
 def test_a_cohort_is_of_the_population(cohort: int) -> None:
     with pytest.raises(PrivacyError, match=f"cohort: found {cohort}"):
         needed_noise(WISH, cohort)
+
+
+def test_a_plan_in_words_in_numbers_and_drawn(tmp_path: Path) -> None:
+    words = ["plan", "2000", "--deltas", "--cohort", "200", "--rounds", "20", "--delta", "1e-5", "--values", "6000"]
+    plot = tmp_path / "loss.svg"
+    told = CliRunner().invoke(privacy.app, [*words, "--plot", str(plot)], catch_exceptions=False).stdout
+    document = json.loads(CliRunner().invoke(privacy.app, [*words, "--json"], catch_exceptions=False).stdout)
+    wish = Wish(2000, 20, 10.0, 1e-5, 6000, alignment=0.3)
+    assert document["noise_multiplier"] == needed_noise(wish, 200) and document["epsilon"] <= 10.0
+    assert document["loss_of_signal"] == wish.loss(200, document["noise_multiplier"])
+    assert document["smallest_cohort"] == smallest_cohort(wish, 1.0)
+    for field in ("noise_multiplier", "loss_of_signal"):
+        assert f"{document[field]:.3g}"[:4] in told, told
+    assert f"Smallest cohort: {document['smallest_cohort']:,} users" in told
+    assert plot.read_text("utf-8").startswith("<svg") and "2,000 users" in plot.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--deltas", "--plot", "x.png"], r"--plot x\.png: found '\.png'"),
+        (["--plot", "x.svg"], "without --deltas"),
+        (["--deltas", "--loss", "0"], "--loss: found 0"),
+        (["--deltas", "--alignment", "2"], "alignment: found 2"),
+    ],
+)
+def test_plans_that_are_none_are_refused_by_name(words: list[str], found: str) -> None:
+    result = CliRunner().invoke(privacy.app, ["plan", "1000", "--cohort", "100", *words])
+    assert isinstance(result.exception, IdiolectError) and re.search(found, str(result.exception))

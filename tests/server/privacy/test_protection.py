@@ -21,7 +21,7 @@ from tests.server.conftest import Run
 from tests.server.parties import HEADERS, OPERATOR, UNPROTECTED, Operator, Party, refusal, serving
 
 ROOT = Path(__file__).parents[3]
-NOISED = {"marginals": None, "deltas": {}, "weighting": "uniform", "goal": 4, "noise_multiplier": 1.0}
+NOISED: dict[str, Any] = {"marginals": None, "deltas": {}, "weighting": "uniform", "goal": 4, "noise_multiplier": 1.0}
 SERIES = [NOISED | {"rounds": count} for count in (1, 60, 400)]
 SERIES += [{"marginals": {"epsilon": 8.0}, "rounds": count} for count in (5, 30)]
 SERIES += [
