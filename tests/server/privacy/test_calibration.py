@@ -101,6 +101,7 @@ def test_a_cohort_is_of_the_population(cohort: int) -> None:
         needed_noise(WISH, cohort)
 
 
+@pytest.mark.slow
 def test_a_plan_in_words_in_numbers_and_drawn(tmp_path: Path) -> None:
     words = ["plan", "2000", "--deltas", "--cohort", "200", "--rounds", "20", "--delta", "1e-5", "--values", "6000"]
     plot = tmp_path / "loss.svg"

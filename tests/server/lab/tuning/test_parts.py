@@ -90,6 +90,7 @@ def test_so_many_users_keep_the_share_and_fewer_do_not() -> None:
     assert gains == sorted(gains) and gains[1] == pytest.approx(0.5 * ROW.gain, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_table_over_seeds(tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [replace(ROW, seed=seed, gain=0.1 + 0.001 * seed) for seed in (1, 2, 3)]
     (part,) = summary(rows, AIM, 100_000)["parts"]
