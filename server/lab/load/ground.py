@@ -115,7 +115,7 @@ def _postgres() -> Iterator[tuple[str, int]]:
     try:
         from pgserver.postgres_server import get_server
     except ModuleNotFoundError as error:
-        told = "database: postgres needs the module 'pgserver'; install it with: pip install pgserver"
+        told = "database: postgres needs the module 'pgserver'; run: pip install 'idiolect-server[bench,postgres]'"
         raise MissingExtraError(told) from error
     # Run by root, it works as a user of its own, who must get to its folder.
     folder = Path(tempfile.mkdtemp(prefix="idiolect-postgres-"))

@@ -29,6 +29,7 @@ from device_sdk.learning.delta import difference, secret_gaussian
 from device_sdk.learning.settings import StepSettings
 from device_sdk.learning.step import Momentum, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip
+from device_sdk.privacy.spending import stated
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.wire.delta_codec import parts
 from device_sdk.wire.messages import Part
@@ -353,7 +354,7 @@ def chart(rows: Sequence[Measured], aim: Aim, users: int) -> str:
         gains = np.maximum(curve([row for row in rows if row.part == part], aim, users, EPSILONS), 0.0)
         series.append(Line(part, f"c{place}", gains.mean(0).tolist(), (gains.std(0) / len(gains) ** 0.5).tolist()))
     what = f"gain, nats a token, {users:,} users"
-    drawn = lines(series, [f"{epsilon:g}" for epsilon in EPSILONS], what)
+    drawn = lines(series, [stated(epsilon) for epsilon in EPSILONS], what)
     return standalone(drawn, {f"c{place}": colour for place, colour in enumerate(COLOURS)})
 
 
