@@ -25,6 +25,7 @@ EXTRAS = dict.fromkeys(_OF_SERVER.split(), "idiolect-server") | {
     "executorch": "idiolect[executorch]",
     "kaldi_native_fbank": "idiolect-server[bench]",
     "kenlm": "idiolect[ngram]",
+    "pgserver": "idiolect-server[bench]",
     "sherpa_onnx": "idiolect-server[bench]",
     "sounddevice": "idiolect[mic]",
     "torch": "idiolect-server[train]",

@@ -24,6 +24,7 @@ from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, run_unhurried
 from server.privacy.ledger import Caps
+from server.privacy.protection import check_protection
 from server.problems import Refusal
 from server.processes import shared_key
 from server.rate_limit import Buckets
@@ -41,7 +42,16 @@ from server.rounds.rollout import conduct
 from server.rounds.secure_aggregation.progress import abandon_group, advance_group
 from server.rounds.secure_aggregation.store import open_groups
 from server.rounds.server_step import Rehearse
-from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
+from server.rounds.store import (
+    create_round,
+    find_round,
+    open_round,
+    read_settings,
+    rounds_in,
+    transition,
+    unfinished,
+    view,
+)
 from server.settings import ServerSettings
 from server.signing.repository import Repository
 from server.storage.blobs import BlobStore, lock_folder
@@ -249,7 +259,7 @@ class Service:
     def create_round(self, settings: RoundSettings, *, opened: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
         ``too_many_values`` for masked deltas of too much of the model, ``privacy_cap`` for a round in which no device
-        could report."""
+        could report, ``no_privacy`` for one that protects nobody and does not say so."""
         for name in ("rehearsal", "server_step"):
             if getattr(settings, name) is not None and self._rehearse is None:
                 detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
@@ -262,6 +272,7 @@ class Service:
             if not math.isinf(cap) and compose(first, self.settings.delta_probability)[0] > cap:
                 detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
                 raise Refusal(422, "privacy_cap", detail, stream)
+        check_protection(settings, self.caps)
         return run_unhurried(self._begin, settings, opened, by)
 
     def _check_size(self, plan: DeltaPlan, devices: int) -> None:
@@ -276,6 +287,9 @@ class Service:
             raise Refusal(422, "too_many_values", detail, "deltas.part")
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
+        """Open one that is planned. Raises Refusal as :meth:`create_round` does, since bounds may have changed."""
+        with self.database.read() as connection:
+            check_protection(read_settings(find_round(connection, round_id)), self.caps)
         return run_unhurried(self._begin, round_id, True, by)
 
     def _begin(self, wanted: RoundSettings | str, opened: bool, by: str) -> dict[str, Any]:

@@ -17,6 +17,9 @@ def command(
     name: Annotated[str | None, typer.Argument(help="Which benchmark to run; all are listed without one.")] = None,
     bundle: Annotated[Path | None, typer.Option(help="A bundle to measure, for benchmarks that take one.")] = None,
     seed: Annotated[int | None, typer.Option(help="What is drawn, for benchmarks that draw.")] = None,
+    database: Annotated[str | None, typer.Option(help="sqlite or postgres alone, for benchmarks of both.")] = None,
+    share: Annotated[float | None, typer.Option(help="Of the whole size, for benchmarks that can be smaller.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Keeps finished parts, for benchmarks that go on there.")] = None,
     json_: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -32,7 +35,7 @@ def command(
     if name not in benchmarks:
         raise ConfigurationError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks) or '(none)'}")
     benchmark = load(benchmarks[name])
-    given = {"bundle": bundle, "seed": seed}
+    given = {"bundle": bundle, "seed": seed, "database": database, "share": share, "folder": folder}
     chosen = {option: value for option, value in given.items() if value is not None}
     for option in chosen.keys() - signature(benchmark).parameters.keys():
         raise ConfigurationError(f"--{option}: benchmark {name!r} takes no {option}; leave it out")

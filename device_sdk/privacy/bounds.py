@@ -67,7 +67,7 @@ class OfferBounds:
         if stream == "words" and after.delta > self.delta and not math.isinf(most):
             field, found, allowed = "delta", f"{after.delta:.3g}", f"{self.delta:.3g} {life}"
         elif (epsilon := epsilon_of(after, self.delta)) > most:
-            field, found, allowed = "epsilon", stated(epsilon), f"{most:.4g} at delta {self.delta:.3g} {life}"
+            field, found, allowed = "epsilon", stated(epsilon), f"{stated(most)} at delta {self.delta:.3g} {life}"
         else:
             return None
         return _said(stream, field, f"{found} with what was spent", allowed)

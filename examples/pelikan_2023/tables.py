@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from device_sdk.privacy.spending import LARGEST_STATED, stated
+from device_sdk.privacy.spending import stated
 from examples import runner
 from examples.pelikan_2023.experiment import Row
 from examples.pelikan_2023.imbalance import LEAST, LOST, Depth, energy_shares
@@ -88,9 +88,7 @@ def table(document: Mapping[str, Any]) -> Table:
         return row["recipe"]["name"] + (f" (diverged in {len(row['diverged'])})" if row["diverged"] else "")
 
     def epsilon(row: Mapping[str, Any]) -> str:
-        if isinstance(row["epsilon"], str):
-            return "∞"
-        return f"{row['epsilon']:.2g}" if row["epsilon"] <= LARGEST_STATED else stated(row["epsilon"])
+        return stated(row["epsilon"])
 
     seeds = len(document["seeds"])
     title = f"Word errors in %, {seeds} seed{'s' if seeds > 1 else ''}: made digits here, Common Voice in the paper"

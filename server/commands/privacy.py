@@ -1,19 +1,25 @@
 """``idiolect privacy``: what was spent, what a federation would cost, and published tables of such costs; attacks on
 the samplers."""
 
+from __future__ import annotations
+
 import math
 import sys
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import AsJson, Output, deliver
+from device_sdk.commands.output import AsJson, Output, deliver, write_file
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.privacy.spending import stated
 from server.commands.operators import Answer, command, finite, show
 from server.operators.client import OperatorClient
+
+if TYPE_CHECKING:
+    from server.privacy.calibration import Wish
 
 app = typer.Typer(help="Read the privacy ledger, plan its cost, audit the samplers.", no_args_is_help=True)
 
@@ -41,7 +47,7 @@ def _show_books(books: dict[str, Any], devices: bool) -> None:
             ("epsilon of a user", _level(line["epsilon"], line["delta"])),
             ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
             *([("epsilon of one count", stated(one))] if one is not None else []),
-            ("cap", _number(books["caps"][stream])),
+            ("cap", stated(books["caps"][stream])),
             *((name, line[name]) for name in ("rounds", "devices", "adjacency")),
             ("", line["utterance_adjacency"]),
             ("sampling", line["sampling"]),
@@ -70,11 +76,26 @@ def plan(
     populations: Annotated[str, typer.Option(help="Then populations still larger, with the largest cohort.")] = "10",
     target: Annotated[float, typer.Option(help="How much larger must everything be for this epsilon?")] = 10.0,
     pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (up to a minute a row).")] = True,
+    deltas: Annotated[bool, typer.Option("--deltas", help="Find the noise for --target, and what it leaves.")] = False,
+    values: Annotated[int, typer.Option(help="Of a delta, for --deltas: of all parameters, or of a part.")] = 4_000_000,
+    clip_norm: Annotated[float, typer.Option(help="Of a delta, for --deltas.")] = 1.0,
+    alignment: Annotated[float, typer.Option(help="Norm of the mean delta over the clip norm, for --deltas.")] = 0.3,
+    loss: Annotated[float, typer.Option(help="Noise over signal that is bearable, for --deltas.")] = 1.0,
+    plot: Annotated[Path | None, typer.Option(help="Write an SVG of loss over cohort, for --deltas.")] = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
     """Epsilon of a user whose deltas are summed with Gaussian noise over sampled rounds, by RDP and PLD, and of larger
-    federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17)."""
+    federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17). With --deltas the other
+    way round: the noise that a target epsilon needs, and the cohort whose deltas are not lost in it."""
+    if deltas:
+        from server.privacy.calibration import Wish
+
+        wanted = Wish(population, rounds, target, delta, values, clip_norm, alignment)
+        _plan_deltas(wanted, cohort, loss, plot, as_json, output)
+        return
+    if plot is not None:
+        raise ConfigurationError(f"--plot {plot}: found it without --deltas; expected both, or neither")
     from server.privacy.sampled_gaussian import Plan, amplified, extrapolated, needed_scale, unamplified
 
     wished = Plan(population, cohort, rounds, noise, delta)
@@ -96,8 +117,74 @@ def plan(
     columns |= {"rounds": "rounds", "RDP": "rdp_epsilon", "order": "order", "PLD": "pld_epsilon"}
     _show_rows(f"Epsilon of a user at delta {delta:g}", columns | {"in every round": "unamplified_epsilon"}, rows)
     times = "is out of reach by more users alone" if scale is None else f"needs {scale:,.3g} times the users and cohort"
-    typer.echo(f"epsilon {target:g} {times}, at the same noise of the mean update")
+    typer.echo(f"epsilon {stated(target)} {times}, at the same noise of the mean update")
     _print_terms()
+
+
+def _plan_deltas(wish: Wish, cohort: int, loss: float, plot: Path | None, as_json: bool, output: Path | None) -> None:
+    from server.privacy.calibration import ledger_epsilon, needed_noise, smallest_cohort, smallest_population
+
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ConfigurationError(f"--plot {plot}: found {plot.suffix or 'no suffix'!r}, expected a name ending in .svg")
+    if not 0 < loss < math.inf:
+        raise ConfigurationError(f"--loss: found {loss}, expected a number above 0")
+    noise = needed_noise(wish, cohort)
+    found = {
+        "noise_multiplier": noise,
+        "epsilon": ledger_epsilon(wish, cohort, noise),
+        "deviation": noise * wish.clip_norm / cohort,
+        "loss_of_signal": wish.loss(cohort, noise),
+        "smallest_cohort": smallest_cohort(wish, loss),
+        "smallest_population": smallest_population(wish, cohort / wish.population, loss),
+    }
+    if plot is not None:
+        write_file(plot, _loss_chart(wish, cohort))
+    if deliver({**TERMS, **asdict(wish), "cohort": cohort, "loss": loss, **found}, as_json, output):
+        return
+    for line in _plan_in_words(wish, cohort, loss, found):
+        typer.echo(line)
+    _print_terms()
+
+
+def _plan_in_words(wish: Wish, cohort: int, loss: float, found: dict[str, Any]) -> list[str]:
+    lost, fewest, users = found["loss_of_signal"], found["smallest_cohort"], found["smallest_population"]
+    verdicts = {0.3: "it hardly shows", 1.0: "more signal than noise", 10.0: "many values bear that, few do not"}
+    verdict = next((text for most, text in verdicts.items() if lost <= most), "nothing can be learned from it")
+    bearable = "no longer than the signal" if loss == 1 else f"at most {loss:g} times as long as the signal"
+    return [
+        f"Noise: {found['noise_multiplier']:.4g} clip norms in a round's sum (noise_multiplier) keep a user at epsilon "
+        f"{stated(found['epsilon'])}, delta {wish.delta:g}, over {wish.rounds:,} rounds of about {cohort:,} of "
+        f"{wish.population:,} users.",
+        f"Loss of signal: every value of the mean gets noise of deviation {found['deviation']:.3g}; over "
+        f"{wish.values:,} values it is {lost:.3g} times as long as the mean delta, if that is as long as "
+        f"{100 * wish.alignment:.3g} % of the clip norm: {verdict}.",
+        "Smallest cohort: "
+        + (
+            f"{fewest:,} users a round of these {wish.population:,} have noise {bearable}"
+            if fewest is not None
+            else f"all {wish.population:,} users in every round are too few for noise {bearable}"
+        )
+        + ("" if users is None else f"; with the same share of them in a round, {users:,} users do")
+        + ". Fewer values (deltas.part), fewer rounds or a larger epsilon need fewer.",
+    ]
+
+
+def _loss_chart(wish: Wish, cohort: int) -> str:
+    """Noise over signal by cohort, of this population and larger ones; what is above ``_SHOWN`` is left out."""
+    from server.privacy.calibration import losses
+    from server.web.dashboard.plots import Line, lines, standalone
+
+    cohorts = sorted({max(1, min(wish.population, round(cohort * 2.0**power))) for power in range(-3, 6)})
+    series = [Line("noise = signal", "c0", [1.0] * len(cohorts))]
+    for place, (times, found) in enumerate(losses(wish, cohorts, (1, 10, 100)).items(), 1):
+        shown = [value if value is not None and value <= _SHOWN else None for value in found]
+        series.append(Line(f"{wish.population * times:,} users", f"c{place}", shown))
+    drawn = lines(series, [f"{each:,}" for each in cohorts], f"noise over signal, epsilon {stated(wish.epsilon)}")
+    return standalone(drawn, {f"c{place}": colour for place, colour in enumerate(_COLOURS)})
+
+
+_SHOWN = 5.0
+_COLOURS = ("#6b7280", "#2563eb", "#d97706", "#16a34a")
 
 
 @app.command("table")
@@ -180,10 +267,6 @@ def _show_rows(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) 
 def _print_terms() -> None:
     for name, term in TERMS.items():
         typer.echo(f"{name.replace('_', ' ')}: {term}")
-
-
-def _number(value: float | str) -> str:
-    return "infinite" if value == "Infinity" else f"{float(value):.4g}"
 
 
 def _cell(name: str, value: float | str | None) -> str | None:

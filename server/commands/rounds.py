@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,19 +31,18 @@ def open_round(
     file: SettingsFile = None,
     planned: Annotated[bool, typer.Option("--planned", help="Create it without opening it.")] = False,
     resume: Annotated[str | None, typer.Option("--planned-round", help="Open this planned round instead.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Open it without asking, deltas without noise too.")] = False,
+    no_privacy: Annotated[
+        bool, typer.Option("--no-privacy", help="Its noise may be too little to protect anybody.")
+    ] = False,
 ) -> Answer:
-    """Create a round and open it on the current model and marginals. Asks before it collects deltas without noise."""
-    if resume is None:
-        settings = _read(file).model_dump(mode="json")
-    elif file is not None:
-        raise ConfigurationError(f"--planned-round: found beside {file}; expected one of them")
-    else:
-        settings = client.get(f"rounds/{resume}")["settings"]
-    if not (planned or yes):
-        _ask_about_noise(settings)
+    """Create a round and open it on the current model and marginals. Noise that leaves a user no bound on epsilon, or
+    as good as none, is refused unless --no-privacy says that it is meant."""
     if resume is not None:
+        if file is not None or no_privacy:
+            found = "--no-privacy" if file is None else str(file)
+            raise ConfigurationError(f"--planned-round: found beside {found}, which is said where a round is planned")
         return _answer(client.post(f"rounds/{resume}/open"))
+    settings = _read(file).model_dump(mode="json") | {"no_privacy": no_privacy}
     return _answer(client.post("rounds", json={"settings": settings, "open": not planned}))
 
 
@@ -98,16 +96,8 @@ def _read(file: Path | None) -> RoundSettings:
     return RoundSettings() if file is None else read_round(file)
 
 
-def _ask_about_noise(settings: dict[str, Any]) -> None:
-    """Before a round that collects deltas without noise. ConfigurationError: where nobody can be asked."""
-    deltas = settings["deltas"]
-    if deltas is None or deltas["noise_stddev"] or settings["noise_multiplier"]:
-        return
-    if not sys.stdin.isatty():
-        found = "deltas.noise_stddev: found 0, with which epsilon is infinite"
-        raise ConfigurationError(f"{found}; expected it or noise_multiplier above 0, or --yes")
-    with redirect_stdout(sys.stderr):  # standard output is the JSON's
-        typer.confirm("The deltas get no noise, with which epsilon is infinite. Open the round?", abort=True)
+def _cost(name: str, value: float | str) -> str:
+    return stated(value) if name.endswith("epsilon") else f"{float(value):.4g}"
 
 
 _COSTS = {
@@ -210,6 +200,8 @@ def _collected(settings: dict[str, Any]) -> list[tuple[str, str]]:
     by_hand = "none: it closes at its deadline, or by `rounds close`"
     facts.append(("minimum", f"{settings['minimum']} report{'s' * (settings['minimum'] != 1)} a stream"))
     facts.append(("goal", by_hand if settings["goal"] is None else f"{settings['goal']} reports a stream"))
+    if settings["no_privacy"]:
+        facts.append(("privacy", "its noise may protect nobody, as its operator said (--no-privacy)"))
     if settings["rounds"] > 1:
         facts.append(("rounds", f"{settings['rounds']}, one after another"))
     return facts
@@ -220,7 +212,7 @@ def _noise(settings: dict[str, Any]) -> str:
         return f"noise {own:g} of every device"
     if multiplier := settings["noise_multiplier"]:
         return f"noise of {multiplier:g} clip norms of the server"
-    return "no noise: epsilon is infinite"
+    return f"no noise: epsilon is {stated(math.inf)}"
 
 
 def _asked(found: dict[str, Any]) -> str:

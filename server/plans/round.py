@@ -169,7 +169,9 @@ class RoundSettings(_Plan):
     deviation of the Gaussian noise that the server adds to every value of the deltas' sum, in clipping bounds; 0 for
     none. teacher, rehearsal, server_step: what the server adds to rounds that collect deltas; None leaves it out.
     sampling: who is asked; None asks every device. rounds: how many rounds like this one there are, with it; the next
-    opens when this one ends, unless an operator abandons it, its model is refused, or another round is open."""
+    opens when this one ends, unless an operator abandons it, its model is refused, or another round is open.
+    no_privacy: the operator's word that the noise may be too little to protect anybody; without it a server opens no
+    such round (:mod:`server.privacy.protection`)."""
 
     marginals: MarginalPlan | None = MarginalPlan()
     deltas: DeltaPlan | None = None
@@ -191,6 +193,7 @@ class RoundSettings(_Plan):
     noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     sampling: SamplingPlan | None = None
     server_step: ServerStep | None = None
+    no_privacy: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -243,6 +246,7 @@ class RoundSettings(_Plan):
 
     @property
     def aggregated_plan(self) -> MarginalPlan | DeltaPlan | None:
+        """The plan of the stream that secure aggregation sums."""
         return getattr(self, self.aggregated) if self.aggregated is not None else None
 
     @property

@@ -52,6 +52,9 @@ def read_round(path: Path) -> RoundSettings:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: found {error}, expected a TOML file with a round's settings") from error
+    if "no_privacy" in document:
+        found = f"{path}: no_privacy: found it in a file"
+        raise ConfigurationError(f"{found}; expected it where the round is opened, as --no-privacy")
     preset = document.pop("preset", None)
     if preset is not None and preset not in PRESETS:
         raise ConfigurationError(f"{path}: preset: found {preset!r}, expected one of {', '.join(sorted(PRESETS))}")

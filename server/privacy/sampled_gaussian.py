@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon
+from device_sdk.privacy.spending import stated
 
 ORDERS = (1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0)
 """The orders that appear in the paper's tables, and those between them that its best orders leave room for."""
@@ -104,9 +105,9 @@ def judge(row: PublishedRow) -> Verdict:
         fitting = [order for order in ORDERS if _printed_as(every[order], row.epsilon)]
         if fitting:
             likely = min(fitting, key=lambda order: abs(every[order] - row.epsilon))
-            misprint = f"order: printed {row.order:g}, but epsilon {row.epsilon:.2g} is that of order {likely:g}"
+            misprint = f"order: printed {row.order:g}, but epsilon {stated(row.epsilon)} is that of order {likely:g}"
         else:
-            misprint = f"epsilon: printed {row.epsilon:.2g}, but order {row.order:g} gives {found:.2g}"
+            misprint = f"epsilon: printed {stated(row.epsilon)}, but order {row.order:g} gives {_two_digits(found)}"
     return Verdict(found, every[best], best, misprint)
 
 
@@ -121,6 +122,10 @@ def pld_epsilon(plan: Plan) -> float:
     accountant = PLDAccountant(value_discretization_interval=max(1e-4, 1e-6 * least))
     accountant.compose(PoissonSampledDpEvent(plan.sampling, GaussianDpEvent(plan.noise_multiplier)), plan.rounds)
     return float(accountant.get_epsilon(plan.delta))
+
+
+def _two_digits(epsilon: float) -> str:
+    return stated(round(epsilon, 1 - math.floor(math.log10(epsilon))))
 
 
 def _printed_as(value: float, printed: float) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,8 @@ def test_the_assistant_learns_from_an_answer(tiny_bundle: Bundle, spoken: Path, 
         said, _ = process.communicate(timeout=120)
     os.close(terminal)
     assert process.returncode == 0 and "learned in" in said
-    assert "4 learning steps" in said  # of an utterance that was corrected
+    steps = re.search(r"(\d+) learning steps", said)
+    assert steps is not None and 4 <= int(steps[1]) <= 10  # of an utterance that was corrected
 
 
 def test_a_fleet_learns_and_says_what_it_cost(tiny_bundle: Bundle, tmp_path: Path, monkeypatch, capsys) -> None:

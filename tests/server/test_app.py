@@ -185,7 +185,7 @@ def test_rounds_that_take_no_report(operator: Operator, device: Party) -> None:
     assert refusal(device.send_delta(round_id)) == (409, "round_closed")
     only_deltas = operator.open(marginals=None, deltas={})
     assert refusal(device.send_counts(only_deltas, {1: 1})) == (409, "not_collected")
-    planned = operator.post("rounds", json={"open": False, "settings": {"deltas": {}}})["id"]
+    planned = operator.post("rounds", json={"open": False, "settings": {"deltas": {}, "no_privacy": True}})["id"]
     assert refusal(device.send_delta(planned)) == (409, "round_closed")
     # Signed for one round, sent to another: the signature binds the address.
     body = device.counts(only_deltas, {1: 1})

@@ -20,7 +20,7 @@ from server.storage.schema import metadata
 from tests.server.parties import Operator, Party, serving, settings
 from tests.server.postgres import fresh_database
 
-DELTAS = {"deltas": {"clip_norm": 10.0}, "marginals": {"epsilon": 1e8}}
+DELTAS = {"deltas": {"clip_norm": 10.0}, "marginals": {"epsilon": 1e8}, "no_privacy": True}
 
 
 def lived(folder: Path, database: str) -> tuple[str, dict[str, Any]]:

@@ -13,6 +13,8 @@ import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
+from device_sdk.privacy.spending import stated
+from server.commands.operators import show
 from server.lab.commands.shared import command_line, needing_extra, progress_bar, read_numbers
 
 if TYPE_CHECKING:
@@ -143,6 +145,66 @@ def second_moments(
     lines = [f"{share:12.4f}  {name}" for name, share in shares.items()]
     lines.append(f"{used} utterances; shares of the squared gradient, which sum to 1")
     _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, second_moments=moments)
+
+
+@app.command()
+def parts(
+    data: Annotated[str, typer.Argument(help="KIND:PATH with voices that no model was trained on.")],
+    bundle: Annotated[Path | None, typer.Option(help="Folder or zip of a bundle; the packaged one by default.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Who learns and who is asked, drawn anew for each.")] = 3,
+    epsilon: Annotated[float, typer.Option(help="Of a user, after all rounds.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="At which epsilon is stated.")] = 1e-7,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that epsilon is of.")] = 100,
+    share: Annotated[float, typer.Option(help="Of the population, in a round on average.")] = 0.01,
+    users: Annotated[int, typer.Option(help="Population of the curve.")] = 100_000,
+    folder: Annotated[Path | None, typer.Option(help="Keeps finished rows, where a second call goes on.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw gain over epsilon to this .svg.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Which part of the model to federate: what a round's mean delta of each gains on voices that nobody learned from,
+    what noise leaves of it, and the population at which half of it, and four fifths, are kept."""
+    from device_sdk.bundle import Bundle
+    from device_sdk.commands.output import write_file
+    from server.lab.corpora import open_corpus
+    from server.lab.corpora.roles import UNHEARD, card_voices, scoring
+    from server.lab.tuning import parts as tuning
+
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ConfigurationError(f"--plot {plot}: found {plot.suffix or 'no suffix'!r}, expected a name ending in .svg")
+    opened, aim = Bundle.open(bundle), tuning.Aim(epsilon, delta, rounds, share)
+    corpus = open_corpus(data, UNHEARD, role=scoring(card_voices(opened)))
+    rows = []
+    with progress_bar() as bar:
+        for part in tuning.PARTS:
+            for seed in range(1, seeds + 1):
+                task = bar.add_task(f"{part}, seed {seed}", total=1)
+                rows.append(tuning.kept_row(folder, opened, corpus, part, seed, tuning.Sizes(), aim))
+                bar.advance(task)
+    if plot is not None:
+        write_file(plot, tuning.chart(rows, aim, users))
+    document = tuning.summary(rows, aim, users) | {"data": corpus.summary(), "bundle": opened.version}
+    if deliver(document, as_json, output):
+        return
+    table = [
+        (
+            *(row["part"], f"{row['values']:,}", f"{row['before']:.3f}", _spread(row["gain"], ".4f")),
+            *(_spread(row["alignment"], ".2f"), _spread(row["population_50"], ",.0f")),
+            _spread(row["population_80"], ",.0f"),
+        )
+        for row in document["parts"]
+    ]
+    columns = ("part", "values", "loss before", "gain", "alignment", "users for 50 %", "for 80 %")
+    show(f"Gain of a round's mean, nats a token, {corpus.name}, {seeds} seeds", columns, table)
+    typer.echo(f"users: at epsilon {stated(epsilon)}, delta {delta:g}, {rounds} rounds, {100 * share:g} % in each")
+
+
+def _spread(found: dict[str, Any] | None, form: str) -> str:
+    """A mean with its interval over seeds."""
+    if found is None:
+        return "none"
+    told = f"{'at most ' if found.get('bounded') else ''}{found['mean']:{form}}"
+    return told if found.get("low") is None else f"{told} ({found['low']:{form}} to {found['high']:{form}})"
 
 
 def _begin(

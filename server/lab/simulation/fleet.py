@@ -188,7 +188,8 @@ def device_settings(
 
 def round_settings(condition: Condition, devices: int) -> RoundSettings:
     """The round that the operator opens: the streams of the condition, bounded and noised. The mean of many deltas is a
-    shorter step than any of them: the server makes it longer."""
+    shorter step than any of them: the server makes it longer. Noise that leaves a few devices something to learn from
+    protects nobody, which is stated."""
     return RoundSettings(
         marginals=MARGINALS if condition.marginals else None,
         deltas=DELTAS if condition.learning else None,
@@ -196,6 +197,7 @@ def round_settings(condition: Condition, devices: int) -> RoundSettings:
         minimum=math.ceil(devices / 2),
         weighting="uniform",
         optimizer=OptimizerSettings(kind="sgd", learning_rate=max(1.0, devices / 5)),
+        no_privacy=condition.learning,
     )
 
 

@@ -19,11 +19,12 @@ START_SECONDS, STOP_SECONDS = 180.0, 60.0
 class ServerProcess:
     """Owns an `idiolect serve` process on this machine, and its operator's connections; its state lies in ``folder``.
     bundle: what the server starts from; None is the packaged one. options: of the command, beside the defaults of a
-    simulation, a free port among them. StateError: it did not come up; the message ends with what it printed last."""
+    simulation, a free port among them. where: its database, if that is not a file in ``folder``. StateError: it did not
+    come up; the message ends with what it printed last."""
 
     operator: OperatorClient
 
-    def __init__(self, folder: Path, bundle: str | None = None, *options: str) -> None:
+    def __init__(self, folder: Path, bundle: str | None = None, *options: str, where: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.database = folder, folder / "server.db"
         self.token, self.operator_token = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
@@ -31,7 +32,7 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = folder / "ready.json"
         self._command = [sys.executable, "-m", "device_sdk.cli", "serve", "--port", "0", "--marginals-cap", "inf"]
-        self._command += ["--ready-file", str(self._ready), "--database", str(self.database)]
+        self._command += ["--ready-file", str(self._ready), "--database", where or str(self.database)]
         self._command += ["--blobs", str(folder / "server.blobs")]
         self._command += [*(() if bundle is None else ("--bundle", bundle)), *options]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from device_sdk.privacy.spending import LARGEST_STATED
+from device_sdk.privacy.spending import LARGEST_STATED, stated
 from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate, spread
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
@@ -33,7 +33,7 @@ def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
         loader=FileSystemLoader(place), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["points"] = lambda share: f"{100 * share:+.1f}"
-    environment.tests["unbounded"] = _is_unbounded
+    environment.filters["epsilon"] = stated
     return environment.get_template("report.html").render(
         document,
         kinds=kinds,

@@ -104,7 +104,7 @@ def standalone(drawn: str, colours: Mapping[str, str]) -> str:
     fills = "".join(f".{name}{{fill:{it}}}.line.{name}{{fill:none;stroke:{it}}}" for name, it in colours.items())
     style = (
         f"<style>{fills}text{{font:11px sans-serif}}"
-        ".middle{text-anchor:middle}.end{text-anchor:end}line,.grid,.axis{stroke:#d1d5db}</style>"
+        ".band{opacity:.15}.middle{text-anchor:middle}.end{text-anchor:end}line,.grid,.axis{stroke:#d1d5db}</style>"
     )
     head, _, rest = drawn.partition(">")
     space = "" if "xmlns=" in head else ' xmlns="http://www.w3.org/2000/svg"'

@@ -41,7 +41,7 @@ Small = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.mes
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Weights = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.model_bytes))]
 
-UNFIT_ROUND = "422 no_rehearsal privacy_cap too_many_values"
+UNFIT_ROUND = "422 no_privacy no_rehearsal privacy_cap too_many_values"
 OPENING = ("409 round_open no_devices privacy_cap",)
 MOVING = ("404 unknown_round", "409 wrong_state")
 MARGINALS = ("404 unknown_marginals", "410 marginals_removed")
@@ -83,7 +83,7 @@ def get_round(request: Request, round_id: str) -> Response:
     return plain(service(request).view_round(round_id))
 
 
-@router.post("/rounds/{round_id}/open", **for_operators(messages.Round, *OPENING, *MOVING))
+@router.post("/rounds/{round_id}/open", **for_operators(messages.Round, *OPENING, "422 no_privacy", *MOVING))
 def post_open(request: Request, round_id: str) -> Response:
     return plain(service(request).open_round(round_id, operator_of(request).name))
 

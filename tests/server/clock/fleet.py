@@ -73,7 +73,13 @@ class Fleet:
             return
         if goal == 0:
             goal = self.dice.choice([None, None, 2, 4])
-        plan = {"marginals": {"epsilon": NO_NOISE}, "deltas": {}, "weighting": "uniform", "goal": goal}
+        plan = {
+            "marginals": {"epsilon": NO_NOISE},
+            "deltas": {},
+            "weighting": "uniform",
+            "goal": goal,
+            "no_privacy": True,
+        }
         own = RoundSettings.model_validate(plan | {"seconds": self.dice.choice([200.0, 2000.0])})
         self.world.service.create_round(own, opened=True)
 

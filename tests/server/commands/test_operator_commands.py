@@ -1,9 +1,6 @@
 """The operators' commands against a server in this process."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
+from device_sdk.checkin.connection import Refused
 from device_sdk.errors import CheckInError, ConfigurationError, DataError, PrivacyError
 from server.aggregation.weights_file import dump_weights
 from server.commands import accounts, marginals, models, privacy, rounds
@@ -20,6 +18,7 @@ from server.operators.client import OperatorClient
 from tests.server.conftest import InProcess, Run
 from tests.server.parties import OPERATOR, Operator, Party, initial
 
+NOISED = "goal = 9\nweighting = 'uniform'\nrounds = {}\nnoise_multiplier = {}\n[deltas]"
 TWENTY = "at most 20 words a device"
 EXAMPLES = Path(__file__).parents[3] / "examples" / "rounds"
 
@@ -37,7 +36,7 @@ def toml(tmp_path: Path) -> Callable[[str], str]:
 
 def test_rounds(run: Run, device: Party, tmp_path: Path, toml: Callable[[str], str]) -> None:
     file = toml("goal = 5\n[marginals]\nepsilon = 1e8\n[deltas]\n")
-    opened = json.loads(run(rounds.app, "open", file, "--yes", "--json"))
+    opened = json.loads(run(rounds.app, "open", file, "--no-privacy", "--json"))
     assert (opened["state"], opened["settings"]["goal"]) == ("open", 5)
     device.send_counts(opened["id"], {1: 256})
     assert opened["id"] in run(rounds.app, "list")
@@ -98,7 +97,7 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
             {"deltas": "difference, clipped to 1, noise of 1.5 clip norms of the server"}
             | {"minimum": "2 reports a stream", "rounds": "3, one after another"},
         ),
-        ("[deltas]", {"deltas": "difference, clipped to 1, no noise: epsilon is infinite"}),
+        ("[deltas]", {"deltas": "difference, clipped to 1, no noise: epsilon is none (infinite)"}),
         ("[words]\nmax_words = 2", {"words": "epsilon 1, delta 1e-08, at most 2 words a device"}),
         (
             "[marginals]\n[sampling]\nrate = 0.5\namplified = true",
@@ -107,7 +106,7 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
     ],
 )
 def test_an_open_round_says_what_it_collects(run: Run, device: Party, toml, settings: str, expected) -> None:
-    opened = run(rounds.app, "open", toml(settings), "--yes")
+    opened = run(rounds.app, "open", toml(settings), "--no-privacy")
     shown = dict(tuple(part.strip() for part in line.split("│")[1:3]) for line in opened.splitlines() if "│" in line)
     assert expected.items() <= shown.items()
     (listed,) = json.loads(run(rounds.app, "list", "--json"))["rounds"]
@@ -115,35 +114,45 @@ def test_an_open_round_says_what_it_collects(run: Run, device: Party, toml, sett
     assert {*streams} & shown.keys() == {each for each in streams if listed["settings"][each] is not None}
 
 
-@pytest.mark.parametrize("way", ["file", "planned"])
-def test_deltas_without_noise_are_opened_by_who_means_it(run: Run, toml: Callable[[str], str], way: str) -> None:
-    file = toml("[deltas]")
-    planned = json.loads(run(rounds.app, "open", file, "--planned", "--json"))["id"]
-    words = [file] if way == "file" else ["--planned-round", planned]
-    with pytest.raises(ConfigurationError, match=r"noise_stddev: found 0.*expected .*noise_multiplier.*--yes"):
-        run(rounds.app, "open", *words)
-    assert [entry["state"] for entry in json.loads(run(rounds.app, "list", "--json"))["rounds"]] == ["planned"]
-    assert json.loads(run(rounds.app, "open", *words, "--yes", "--json"))["state"] == "open"
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("[deltas]", r"deltas: found noise .*1 round, epsilon none \(infinite\); expected .*noise_multiplier"),
+        (
+            "goal = 9\nweighting = 'uniform'\nnoise_multiplier = 0.02\n[deltas]",
+            r"epsilon none \(1\.5e\+03\); expected at most 100",
+        ),
+        (
+            "rounds = 900\ngoal = 9\nweighting = 'uniform'\nnoise_multiplier = 2.0\n[deltas]",
+            "after 900 rounds, epsilon none",
+        ),
+        ("[marginals]\nepsilon = 101.0", r"marginals: .*none \(1e\+02\).*--user-epsilon"),
+        ("[marginals]\nmode = 'paper'", r"marginals: .*none \(infinite\)"),
+    ],
+)
+def test_rounds_that_protect_nobody_are_opened_by_who_says_so(run: Run, toml, settings: str, found: str) -> None:
+    """The servers of these tests cap no stream: what a cap bounds is bounded."""
+    file = toml(settings)
+    for words in ([file], [file, "--planned"]):
+        with pytest.raises(Refused, match=found) as refused:
+            run(rounds.app, "open", *words)
+        assert refused.value.code == "no_privacy" and "--no-privacy" in str(refused.value)
+    assert json.loads(run(rounds.app, "list", "--json"))["rounds"] == []
+    planned = json.loads(run(rounds.app, "open", file, "--planned", "--no-privacy", "--json"))["id"]
+    with pytest.raises(ConfigurationError, match="--planned-round: found beside --no-privacy"):
+        run(rounds.app, "open", "--planned-round", planned, "--no-privacy")
+    assert "as its operator said" in run(rounds.app, "open", "--planned-round", planned)
+    run(rounds.app, "close", "--abandon")
+    assert json.loads(run(rounds.app, "open", file, "--no-privacy", "--json"))["settings"]["no_privacy"] is True
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("n", "Aborted"), ("y", "cannot be reached")])
-def test_a_terminal_is_asked_about_deltas_without_noise(toml: Callable[[str], str], answer: str, expected: str) -> None:
-    ours, theirs = pytest.importorskip("pty").openpty()
-    try:
-        os.write(ours, f"{answer}\n".encode())
-        words = ["rounds", "open", toml("[deltas]"), "--json", "--server", "http://127.0.0.1:1"]
-        command, own = [sys.executable, "-m", "device_sdk.cli", *words], {"IDIOLECT_OPERATOR_TOKEN": OPERATOR}
-        own = os.environ | own
-        done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60, env=own, check=False)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert done.returncode == 1 and done.stdout == ""
-    assert "epsilon is infinite" in done.stderr and expected in done.stderr, done.stderr
+def test_a_file_does_not_say_that_nobody_need_be_protected(run: Run, toml: Callable[[str], str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"round\.toml: no_privacy: .*--no-privacy"):
+        run(rounds.app, "open", toml("no_privacy = true\n[deltas]"))
 
 
 def test_rounds_of_words(run: Run, http: Any, toml: Callable[[str], str]) -> None:
-    opened = json.loads(run(rounds.app, "open", toml("[words]\nepsilon = 1e8"), "--json"))
+    opened = json.loads(run(rounds.app, "open", toml("[words]\nepsilon = 1e8"), "--no-privacy", "--json"))
     assert opened["settings"]["marginals"] is None
     for _ in range(2):
         assert Party(http).enrol().send_words(opened["id"], "cortado").status_code == 200
@@ -155,7 +164,7 @@ def test_rounds_of_words(run: Run, http: Any, toml: Callable[[str], str]) -> Non
 
 def test_rounds_of_gradients(run: Run, device: Party, toml: Callable[[str], str]) -> None:
     file = toml("[deltas]\nkind = 'gradient'\n[optimizer]\nkind = 'adam'\n[teacher]\ndecay = 0.9\ninterval = 3")
-    opened = json.loads(run(rounds.app, "open", file, "--yes", "--json"))
+    opened = json.loads(run(rounds.app, "open", file, "--no-privacy", "--json"))
     assert opened["settings"]["deltas"]["encoding"] == "float32", "nothing is left out"
     assert device.send_delta(opened["id"], kind="gradient").status_code == 200
     closed = run(rounds.app, "close", opened["id"])

@@ -4,7 +4,7 @@ from typing import Any
 
 from server.aggregation.weights_file import dump_weights
 from server.storage.schema import operators
-from tests.server.parties import HEADERS, OPERATOR, Operator, Party, initial
+from tests.server.parties import HEADERS, OPERATOR, UNPROTECTED, Operator, Party, initial
 
 
 def add(http: Any, name: str, role: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Par
         expected.extend((who, action, of or found["id"]) for action in actions)
         return found
 
-    plan = {"settings": {"marginals": {"epsilon": 1e8}}}
+    plan = {"settings": UNPROTECTED}
     opened = act("anna", "rounds", "round.create", "round.open", json=plan)["id"]
     device.send_counts(opened, {1: 256})
     closed = act("anna", f"rounds/{opened}/close", "round.close")

@@ -29,7 +29,7 @@ def client(http: Any) -> OperatorClient:
 
 
 def test_a_round_from_its_plan_to_what_it_released(http: Any, client: OperatorClient, device: Party) -> None:
-    wanted = RoundSettings(marginals=MarginalPlan(epsilon=NO_NOISE), deltas=DeltaPlan(), smoothing=1.0)
+    wanted = RoundSettings(marginals=MarginalPlan(epsilon=NO_NOISE), deltas=DeltaPlan(), smoothing=1.0, no_privacy=True)
     planned = client.create_round(wanted, opened=False)
     assert (planned.state, planned.opened_at) == (RoundState.PLANNED, None)
     assert RoundSettings.model_validate(planned.settings) == wanted
@@ -76,7 +76,7 @@ def test_an_answer_of_another_kind_is_named() -> None:
 
 def test_nothing_the_server_says_is_lost(http: Any, client: OperatorClient, device: Party) -> None:
     """Every field of an answer is in the message, those that the message does not know too."""
-    opened = client.create_round(RoundSettings(marginals=MarginalPlan(epsilon=NO_NOISE)))
+    opened = client.create_round(RoundSettings(marginals=MarginalPlan(epsilon=NO_NOISE), no_privacy=True))
     device.send_counts(opened.id, {1: 256})
     client.close_round(opened.id)
     for path, found in (

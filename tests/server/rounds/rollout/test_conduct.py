@@ -191,7 +191,14 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
     with staged(tmp_path, rollout=RolloutSettings(share=0.5, seconds=1e6, patience=1e6)) as scene:
         operator = scene.operator
         adam = {"kind": "adam", "learning_rate": 0.5}
-        plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": adam, "rounds": 9}
+        plan = {
+            "marginals": None,
+            "deltas": {},
+            "weighting": "uniform",
+            "optimizer": adam,
+            "rounds": 9,
+            "no_privacy": True,
+        }
         round_id = str(operator.post("rounds", json={"settings": plan})["id"])
 
         def closed(value: float, base: str) -> dict[str, Any]:
