@@ -138,7 +138,7 @@ def test_vectors_of_anything_else_are_refused(site: Local, changes: dict[str, An
 def test_what_cannot_be_masked_is_not_opened(site: Local) -> None:
     def opened(**changes: Any) -> Any:
         plan = PLAN.model_dump() | changes
-        body = {"settings": ALIKE | {"deltas": plan, "goal": 9}}
+        body = {"settings": ALIKE | {"deltas": plan, "goal": 9, "no_privacy": True}}
         return site.http.post("/v1/operator/rounds", headers=HEADERS, content=json.dumps(body))
 
     assert opened().status_code == 201
