@@ -247,8 +247,8 @@ def _descend(
     most: int = 0,
     enough: float = 0.0,
 ) -> Stepped:
-    """After ``passes`` steps on one utterance's features [F, M], and up to ``most`` while the loss was above
-    ``enough``. share: of the gradients, before they are clipped."""
+    """After ``passes`` steps on one utterance's features [F, M], and up to ``most`` until two losses in a row are at
+    most ``enough``. share: of the gradients, before they are clipped."""
     bundle, settings = trainer.bundle, trainer.settings
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     second_moments = bundle.second_moments if settings.step.precondition else None
@@ -264,7 +264,7 @@ def _descend(
     rate, bound = settings.step.learning_rate * share, settings.step.clip_norm / share
     step = replace(settings.step, learning_rate=rate, clip_norm=bound)
     losses, norms = list[float](), list[float]()
-    while len(losses) < passes or (len(losses) < most and losses[-1] > enough):
+    while len(losses) < passes or (len(losses) < most and max(losses[-2:]) > enough):  # one mask may flatter
         value, gradients = _evaluate(trainer, {**constants, **student.weights, **student.factors}, features, loss)
         if scales is not None:
             gradients = steps.precondition(gradients, scales)
