@@ -96,10 +96,6 @@ def _read(file: Path | None) -> RoundSettings:
     return RoundSettings() if file is None else read_round(file)
 
 
-def _cost(name: str, value: float | str) -> str:
-    return stated(value) if name.endswith("epsilon") else f"{float(value):.4g}"
-
-
 _COSTS = {
     "user_epsilon": "epsilon of a user, all rounds",
     "round_epsilon": "epsilon of a user, one round",
