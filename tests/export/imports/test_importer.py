@@ -98,6 +98,7 @@ def test_greedy_tokens_and_times_are_sherpas(
     assert spoken > 20
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @needs_data
 @pytest.mark.parametrize("family", FAMILIES)
