@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
-from string import ascii_lowercase
 
 import numpy as np
 import pytest
@@ -192,8 +191,8 @@ def test_feedback_that_cannot_be_written_is_not_half_applied(
 
 
 def names(count: int) -> list[str]:
-    """So many different ones of three letters."""
-    return ["".join(letters) for letters in islice(product(ascii_lowercase, repeat=3), count)]
+    """So many different ones of five letters."""
+    return ["".join(letters) for letters in islice(product("abcdefghij", repeat=5), count)]
 
 
 @pytest.mark.parametrize(
