@@ -17,15 +17,20 @@ from server.tokens import digest, draw_token
 log = logging.getLogger("idiolect.server")
 
 
+def device_id_of(public_key: bytes) -> str:
+    """How the server calls the device that enrols with this key: a digest of it."""
+    return sha256(public_key).hexdigest()[:32]
+
+
 def enrol(
     connection: Connection, public_key: bytes, now: float, token: str | None = None, uses: int | None = None
 ) -> str:
-    """Register a key. Returns the device id, a digest of the key: enrolling again after a lost answer changes nothing,
-    and uses up nothing of the token. token: the one that was shown, None for the server's own. uses: how many devices
-    that one lets in. Raises Refusal: 401 ``bad_token``; 403 ``device_revoked`` for a key that was revoked,
+    """Register a key. Returns the device id (:func:`device_id_of`): enrolling again after a lost answer changes
+    nothing, and uses up nothing of the token. token: the one that was shown, None for the server's own. uses: how many
+    devices that one lets in. Raises Refusal: 401 ``bad_token``; 403 ``device_revoked`` for a key that was revoked,
     ``token_revoked``, ``token_expired``, ``token_used_up``."""
     shown = None if token is None else find_enrolment_token(connection, token)
-    device_id = sha256(public_key).hexdigest()[:32]
+    device_id = device_id_of(public_key)
     row = find_device(connection, device_id)
     if row is None:
         if shown is not None:

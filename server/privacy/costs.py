@@ -1,6 +1,7 @@
 """What a series of rounds costs a user, before it runs, and the noise with which it costs no more than is wanted."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from device_sdk.errors import PrivacyError
@@ -72,10 +73,7 @@ def calibrate(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float
     low, high = user_epsilon / rounds / 2, user_epsilon
     while total(high) <= user_epsilon:  # with a delta, a pure mechanism costs less than its epsilon
         low, high = high, 2 * high
-    while high - low > ROUNDING * low:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if total(middle) <= user_epsilon else (low, middle)
-    return with_epsilon(low)
+    return with_epsilon(_edge(lambda epsilon: total(epsilon) <= user_epsilon, low, high, ROUNDING))
 
 
 def calibrate_shares(plan: DeltaPlan, user_epsilon: float, rounds: int, delta: float = 1e-6) -> DeltaPlan:
@@ -97,10 +95,15 @@ def calibrate_shares(plan: DeltaPlan, user_epsilon: float, rounds: int, delta: f
     low = high / 2
     while total(low) <= user_epsilon:
         low, high = low / 2, low
-    while high - low > ROUNDING / 2 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if total(middle) <= user_epsilon else (middle, high)
-    return with_share(high)
+    return with_share(_edge(lambda stddev: total(stddev) <= user_epsilon, high, low, ROUNDING / 2))
+
+
+def _edge(fits: Callable[[float], bool], inside: float, outside: float, close: float) -> float:
+    """What still fits next to where nothing does any more, to a part ``close``; inside fits, outside does not."""
+    while abs(outside - inside) > close * min(inside, outside):
+        middle = math.sqrt(inside * outside)
+        inside, outside = (middle, outside) if fits(middle) else (inside, middle)
+    return inside
 
 
 def _check_wanted(user_epsilon: float, rounds: int) -> None:

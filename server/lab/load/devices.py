@@ -6,16 +6,15 @@ import hmac
 import secrets
 import socket
 import time
-from base64 import b64encode
 from dataclasses import dataclass
-from hashlib import sha256
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from device_sdk.checkin.identity import Identity, signed_headers
 from device_sdk.wire.messages import FIXED_POINT, CheckIn, MarginalReport
-from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_digest
+from server.devices.enrolment import device_id_of
 
 SECONDS = 120.0
 """For one answer."""
@@ -31,20 +30,13 @@ class Device:
 
     def headers(self, path: str, round_id: str | None, body: bytes) -> dict[str, str]:
         """Of a signed POST."""
-        digest, nonce, now = sha256(body).hexdigest(), secrets.token_hex(12), int(time.time())
-        signature = b64encode(self.key.sign(signed_digest("POST", path, round_id, digest, nonce, now))).decode()
-        return {DEVICE: self.id, BODY_DIGEST: digest, NONCE: nonce, TIMESTAMP: str(now), SIGNATURE: signature}
+        return signed_headers(Identity(self.key.private_bytes_raw(), "", self.id), "POST", path, round_id, body)
 
 
 def device_of(secret: bytes, number: int) -> Device:
     """The same for the same secret, in any process."""
     key = Ed25519PrivateKey.from_private_bytes(hmac.digest(secret, str(number).encode(), "sha256"))
-    return Device(number, key, device_id(key.public_key().public_bytes_raw()))
-
-
-def device_id(public_key: bytes) -> str:
-    """As a server calls whoever enrols with this key."""
-    return sha256(public_key).hexdigest()[:32]
+    return Device(number, key, device_id_of(key.public_key().public_bytes_raw()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from sqlalchemy import insert
 
 from device_sdk.checks import check_choice, check_interval
 from device_sdk.errors import MissingExtraError
-from server.lab.load.devices import device_id, device_of
+from server.devices.enrolment import device_id_of
+from server.lab.load.devices import device_of
 from server.lab.simulation.process import ServerProcess
 from server.storage.database import Database
 from server.storage.schema import devices
@@ -104,7 +105,7 @@ def _enrol(ground: Ground) -> None:
             rows = []
             for number in range(first, min(first + _AT_ONCE, ground.sizes.enrolled)):
                 key = device_of(ground.secret, number).key.public_key().public_bytes_raw()
-                rows.append({"id": device_id(key), "public_key": key, "enrolled_at": 0.0, "enrolment_token": None})
+                rows.append({"id": device_id_of(key), "public_key": key, "enrolled_at": 0.0, "enrolment_token": None})
             with database.write() as connection:
                 connection.execute(insert(devices), rows)
 

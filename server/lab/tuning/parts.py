@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from device_sdk.errors import DataError
 from device_sdk.features import logmel
 from device_sdk.learning.delta import difference, secret_gaussian
 from device_sdk.learning.settings import StepSettings
-from device_sdk.learning.step import Momentum, precondition, scales, sgd
+from device_sdk.learning.step import Momentum, global_norm, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.privacy.spending import stated
 from device_sdk.runtimes.training import TrainingSession
@@ -43,7 +43,6 @@ Arrays = Mapping[str, NDArray[np.float32]]
 Float = NDArray[np.float32]
 Lesson = tuple[Float, tuple[int, ...]]
 """(features [F, M], tokens [U])."""
-Tell = Callable[[int, int], None]
 
 PARTS: tuple[Part, ...] = ("whole", "adapters", "output", "norms")
 LOSSES = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -100,9 +99,7 @@ class Aim:
         return Wish(population, self.rounds, target, self.delta, values, alignment=min(1.0, alignment))
 
 
-def measure(
-    bundle: Bundle, corpus: Corpus, part: Part, seed: int, sizes: Sizes, aim: Aim, tell: Tell = lambda *_: None
-) -> Measured:
+def measure(bundle: Bundle, corpus: Corpus, part: Part, seed: int, sizes: Sizes, aim: Aim) -> Measured:
     """seed: who is on which side, which sentences they say, and who is in the large cohort. Noise has none. Raises
     DataError where there are too few people, or none of their sentences can be written in the bundle's pieces."""
     generator = np.random.default_rng([seed, 0x9A])
@@ -110,37 +107,30 @@ def measure(
     session = TrainingSession(bundle)
     base = dict(bundle.weights)
     shapes = parts(bundle.architecture.parameter_shapes(), part)
-    deltas: list[dict[str, Float]] = []
-    for number, (lessons, _) in enumerate(clients):
-        deltas.append(_learned(session, bundle, base, shapes, lessons, sizes.step))
-        tell(number, 2 * len(clients))
-    norms = [_norm(delta) for delta in deltas]
-    clip_norm = float(np.median(norms))
+    deltas = [_learned(session, bundle, base, shapes, lessons, sizes.step) for lessons, _ in clients]
+    clip_norm = float(np.median([global_norm(delta) for delta in deltas]))
     clipped = [clip(delta, clip_norm, "global")[0] for delta in deltas]
-    count = np.ones(len(clipped))
-    mean = _weighted(clipped, count / count.sum())
+    alike = np.full(len(clipped), 1 / len(clipped))
+    mean = _weighted(clipped, alike)
     heard = [lesson for lessons in others for lesson in lessons]
     further = [lesson for _, lessons in clients for lesson in lessons]
     at = {rate: _loss(session, _moved(base, mean, rate), further) for rate in RATES}
     rate = min(at, key=at.__getitem__)
     before = _loss(session, base, heard)
-    values, length = sum(array.size for array in mean.values()), _norm(mean)
+    values, length = sum(array.size for array in mean.values()), global_norm(mean)
 
     def gain(step: Arrays) -> float:
         return before - _loss(session, _moved(base, step, rate), heard)
 
-    plain, noised = gain(mean), []
-    for place, lost in enumerate(LOSSES):
-        noised.append(gain(_noised(mean, lost * length)))
-        tell(len(clients) + place, 2 * len(clients))
-    drawn = generator.multinomial(LARGE, count / count.sum())
+    plain, noised = gain(mean), tuple(gain(_noised(mean, lost * length)) for lost in LOSSES)
+    drawn = generator.multinomial(LARGE, alike)
     large = _weighted(clipped, drawn / LARGE)
-    wish = aim.wish(round(LARGE / aim.share), values, _norm(large) / clip_norm)
+    wish = aim.wish(round(LARGE / aim.share), values, global_norm(large) / clip_norm)
     noise = quick_noise(wish, LARGE) or math.inf
     large_loss = wish.loss(LARGE, noise)
-    found = gain(_noised(large, large_loss * _norm(large)))
+    found = gain(_noised(large, large_loss * global_norm(large)))
     alignment = length / clip_norm
-    return Measured(part, seed, values, clip_norm, alignment, rate, before, plain, tuple(noised), large_loss, found)
+    return Measured(part, seed, values, clip_norm, alignment, rate, before, plain, noised, large_loss, found)
 
 
 def split(
@@ -233,10 +223,6 @@ def _noised(mean: Arrays, norm: float) -> dict[str, Float]:
 
 def _moved(base: Arrays, step: Arrays, rate: float) -> dict[str, Float]:
     return {name: array + np.float32(rate) * step[name] if name in step else array for name, array in base.items()}
-
-
-def _norm(arrays: Arrays) -> float:
-    return math.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
 
 
 def kept(row: Measured, loss: float) -> float:
