@@ -29,6 +29,8 @@ REACH = 40
 """A Gaussian draw begins as a Laplace draw; one beyond so many scales, one in e^40, is drawn by Python's integers."""
 WIDEST = LARGEST >> 7
 """The largest scale of a vector: a draw beyond 63 bits, of which there is one in e^128, would end it."""
+_WORDS = tuple(np.dtype(f"<u{size}") for size in (1, 2, 4, 8))
+"""Random bytes are most of a draw's time: no more are asked for than hold the bits."""
 
 
 def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = secrets.token_bytes) -> Integers:
@@ -158,10 +160,11 @@ def _below(limit: int, size: int, source: RandomBytes) -> Integers:
     """Uniform integers from 0 to limit - 1: random bits, drawn again where they are not below."""
     drawn = np.zeros(size, np.int64)
     bits = (limit - 1).bit_length()
+    word = next(each for each in _WORDS if 8 * each.itemsize >= bits)
     todo = np.arange(size if bits else 0)
     while todo.size:
-        words = np.frombuffer(source(8 * todo.size), "<u8") >> np.uint64(64 - bits)
-        found = words.astype(np.int64)
+        words = np.frombuffer(source(word.itemsize * todo.size), word)
+        found = (words >> word.type(8 * word.itemsize - bits)).astype(np.int64)
         fits = found < limit
         drawn[todo[fits]] = found[fits]
         todo = todo[~fits]

@@ -2,13 +2,18 @@
 
 import json
 import math
+import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sqlalchemy import select
 
 from device_sdk.privacy.quantised import clip_steps, flat, layout_digest, quantised, squared_sensitivity
 from device_sdk.wire.messages import DeltaPlan
@@ -16,6 +21,7 @@ from server.aggregation.weights_file import parse_weights
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
+from server.storage.schema import aggregation_messages as messages
 from tests.server.parties import HEADERS, SHAPES, Party, initial, refusal, serving, until, values_of, weights_of
 from tests.server.rounds.secure_aggregation.members import Member, through
 from tests.server.rounds.secure_aggregation.processes import Fleet, Site
@@ -163,26 +169,45 @@ def test_a_device_that_lies_spoils_its_group_and_no_more(site: Local) -> None:
     assert published(site, again)["reports"]["deltas"] == 2, "it said three times what it was to say"
 
 
+WIDE: Shapes = {"w": (1024,)}
+MOST = PLAN.model_copy(update={"minimum_survivors": 34})
+
+
+def take_part(url: str, round_id: str, seed: int, silent: bool) -> str:
+    """A device, from its enrolment to the sum. silent: from when it has dealt its shares. Returns how it ended."""
+    with httpx.Client(timeout=120) as http:
+        vector = quantised(drawn(seed, WIDE), MOST, round_id)
+        party = Party(http, url).enrol()
+        member = Member(party, round_id, vector, minimum=34, digest=layout_digest("base-1", WIDE))
+        member.join().raise_for_status()
+        while (stage := member.step()) not in ("done", "dropped", "abandoned"):
+            if stage == "shares" and silent:
+                return "silent"
+            time.sleep(0.2)
+    return stage
+
+
 @pytest.mark.slow
-def test_fifty_devices_over_http_publish_what_a_trusted_sum_would(tmp_path: Path) -> None:
+def test_fifty_processes_publish_what_a_trusted_sum_would(tmp_path: Path) -> None:
     """Forty-five of them: five fall silent after they have dealt shares."""
-    shapes = {"w": (1024,)}
     fleet = Fleet(tmp_path, str(tmp_path / "server.db"), values=1024)
+    ways = get_context("forkserver")
+    ways.set_forkserver_preload([__name__])
     try:
-        members = join(fleet, fleet.parties(50), PLAN.model_copy(update={"minimum_survivors": 34}), shapes, minimum=34)
-        through(members, "shares")
-        through(members[:45], "masked", first="masked")
-        assert {member.task().stage for member in members[45:]} == {"masked"}
-        with fleet.database.write() as connection:
-            connection.exec_driver_sql("UPDATE aggregation_groups SET deadline = 0")
-        until(lambda: members[0].task().stage == "consistency")
-        assert members[45].task().stage == "dropped"
-        through(members[:45], "unmasking", first="consistency")
-        fleet.operator.close(members[0].round_id)
-        closed = published(fleet, members)
+        groups = {"size": 50, "stage_seconds": 600}
+        round_id = fleet.operator.open(**ALIKE | {"deltas": MOST.model_dump(), "groups": groups, "minimum": 34})
+        with ProcessPoolExecutor(50, ways) as pool:
+            devices = [pool.submit(take_part, fleet.url, round_id, seed, seed >= 45) for seed in range(50)]
+            masked = select(messages.c.device_id).where(messages.c.stage == "masked")
+            until(lambda: len(fleet.rows(masked)) == 45, 300)
+            with fleet.database.write() as connection:
+                connection.exec_driver_sql("UPDATE aggregation_groups SET deadline = 0")
+            assert [device.result() for device in devices] == ["done"] * 45 + ["silent"] * 5
+        fleet.operator.close(round_id)
+        closed = until(lambda: (now := fleet.round(round_id))["state"] == "published" and now)
         assert closed["releases"]["deltas"]["reports"] == 45
         content = fleet.http.get(f"{fleet.url}/v1/models/{closed['model_version']}").content
-        is_mean(flat(parse_weights(content)), range(45), shapes)
+        is_mean(flat(parse_weights(content)), range(45), WIDE)
     finally:
         fleet.close()
 
