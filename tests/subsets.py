@@ -48,7 +48,6 @@ SEEDS = 6
 LATER = 1 / 3
 MOMENTS = 400
 BOTH = next(each for each in CONDITIONS if each.name == "both")
-RANK = LearningSettings().rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +120,8 @@ def _people(bundle: Bundle, data: Path, kind: str) -> list[str]:
 
 
 def delta_bytes(bundle: Bundle, subset: Subset) -> int:
-    """In float16, matrices with adapters by their factors."""
+    """In float16. What adapters moved is sent as the matrices' change: products of factors do not add up by factors."""
     shapes = bundle.architecture.parameter_shapes()
-    if subset == "adapters":
-        return 2 * sum(min(RANK, *shapes[name]) * sum(shapes[name]) for name in trainable(bundle.architecture, subset))
     return 2 * sum(prod(shapes[name]) for name in trainable(bundle.architecture, subset))
 
 
