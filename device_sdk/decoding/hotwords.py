@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
 from device_sdk.checks import NUMBER, check_interval, check_type
 from device_sdk.decoding.contextual_biasing import Guide, HotwordAutomaton, Ngram
+from device_sdk.decoding.second_look import Phrase, Sought, sought
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Word
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
@@ -27,18 +28,23 @@ DEFAULT_BOOST = 2.0
 @dataclass(frozen=True, slots=True)
 class Hotword:
     """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same. What is
-    heard by one of these is the phrase in texts and words; tokens stay what was heard. Each is one or more words, as
-    they are said; capitals and punctuation are taken away, see :mod:`device_sdk.transcripts`."""
+    heard by one of these is the phrase in texts and words; tokens stay what was heard. after: words before it, such as
+    "call" before a name, after which an ended utterance is searched for the phrase once more; with a boost of 0 only
+    there. Each is one or more words, as they are said; capitals and punctuation are taken away, see
+    :mod:`device_sdk.transcripts`."""
 
     phrase: str
     boost: float = DEFAULT_BOOST
     spellings: Sequence[str] = ()
+    after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phrase", transcript(self.phrase, "hotword.phrase", ConfigurationError))
-        object.__setattr__(self, "spellings", transcripts(self.spellings, "hotword.spellings", ConfigurationError))
+        for name in ("spellings", "after"):
+            own = transcripts(getattr(self, name), f"hotword.{name}", ConfigurationError)
+            object.__setattr__(self, name, own)
         check_type("hotword.boost", self.boost, NUMBER, "a number of nats")
-        check_interval("hotword.boost", self.boost, "(0, inf)")
+        check_interval("hotword.boost", self.boost, "[0, inf)")
 
 
 _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], dict[str, int], int]
@@ -54,6 +60,9 @@ class Hotwords:
     automaton: _Automaton = field(repr=False, compare=False)
     spellings: Spellings | None = field(default=None, repr=False, compare=False)
     by_tokenizer: WeakKeyDictionary[Tokenizer, HotwordAutomaton] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+    sought_by_tokenizer: WeakKeyDictionary[Tokenizer, tuple[Sought, ...]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
@@ -85,6 +94,21 @@ class Hotwords:
             self.by_tokenizer[tokenizer] = HotwordAutomaton(*self.automaton, tokenizer)
         return self.by_tokenizer[tokenizer]
 
+    def sought(self, tokenizer: Tokenizer) -> tuple[Sought, ...]:
+        """Phrases to look for once more, in the pieces of a tokenizer, by the words that they come after."""
+        if tokenizer not in self.sought_by_tokenizer:
+            groups: dict[tuple[str, ...], list[Phrase]] = {}
+            for each in self.phrases:
+                if each.after:
+                    spelled = (
+                        Phrase(each.phrase, tuple(tokenizer.encode(one)), each.boost)
+                        for one in (each.phrase, *each.spellings)
+                    )
+                    groups.setdefault(tuple(each.after), []).extend(spelled)
+            found = (sought(own, frozenset(tuple(one.split()) for one in after)) for after, own in groups.items())
+            self.sought_by_tokenizer[tokenizer] = tuple(found)
+        return self.sought_by_tokenizer[tokenizer]
+
     def __reduce__(self) -> tuple[object, ...]:
         return Hotwords.build, (self.phrases,)
 
@@ -111,7 +135,7 @@ def _characters(text: str) -> str:
 def _automaton(phrases: Sequence[Hotword]) -> _Automaton:
     boosts: dict[str, dict[int, float]] = {}  # spelling -> {number of the phrase: boost}
     numbers: dict[str, int] = {}
-    for hotword in phrases:
+    for hotword in (each for each in phrases if each.boost):
         number = numbers.setdefault(_characters(hotword.phrase), len(numbers))
         for text in (hotword.phrase, *hotword.spellings):
             earned = boosts.setdefault(_characters(text), {})

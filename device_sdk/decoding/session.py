@@ -26,9 +26,11 @@ from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
+from device_sdk.decoding.second_look import Ear, look_again
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
+from device_sdk.runtimes.protocol import encode_whole
 
 Float = NDArray[np.float32]
 
@@ -220,6 +222,7 @@ class RecognitionSession(Listening):
         hypotheses = self._distinct(stream, seconds)
         if recognizer.rescore is not None:
             hypotheses = tuple(recognizer.rescore(hypotheses))
+        hypotheses = self._looked_again(hypotheses, stream, seconds)
         hypotheses = with_confidence(hypotheses, recognizer.bundle.combination.confidence)
         self._stream, self._closed = stream, _FINISHED
         result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
@@ -363,6 +366,20 @@ class RecognitionSession(Listening):
             beam = streams.search_again(stream, recognizer.transducer, settings)
             hypotheses = found(beam)
         return hypotheses
+
+    def _looked_again(
+        self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float
+    ) -> tuple[Hypothesis, ...]:
+        """With what the expected phrases bring that the search did not find."""
+        if self._expected is None or not (stream.features and any(each.after for each in self._expected.phrases)):
+            return hypotheses
+        wanted = self._expected.sought(self._recognizer.tokenizer)
+        transducer, bins = self._recognizer.transducer, self._recognizer.features.mel_bins
+
+        def listen() -> Ear:
+            return Ear(encode_whole(transducer, streams.collect_features(stream, bins)), transducer)
+
+        return look_again(hypotheses, wanted, listen, self._recognizer.tokenizer, seconds)
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

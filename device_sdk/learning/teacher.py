@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, beam
+from device_sdk.decoding.forward import Double, log_likelihoods
 from device_sdk.decoding.hotwords import Hotword, Hotwords
 from device_sdk.decoding.model import search_guide, search_ngram
 from device_sdk.decoding.nbest import distinct
@@ -19,16 +19,14 @@ from device_sdk.learning.candidates import Heard
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Tokens
 from device_sdk.learning.settings import TeacherSettings
-from device_sdk.learning.step import Arrays, Float
+from device_sdk.learning.step import Arrays
 from device_sdk.runtimes.protocol import Transducer, encode_whole
 
-Double = NDArray[np.float64]
 Opener = Callable[[Bundle], Transducer]
 
 Hearing = tuple[Heard, Callable[[Sequence[Tokens]], Double]]
 """(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
 
-_BLANK = 0
 _KNOWN = 8.0
 """Nats for a phrase that feedback says was meant."""
 
@@ -81,36 +79,3 @@ def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
     texts, tokens = tuple(each.text for each in nbest), tuple(each.tokens for each in nbest)
     scores, totals = tuple(each.scores.acoustic for each in nbest), tuple(each.score for each in nbest)
     return Heard(texts, tokens, scores, totals, tuple(each.confidence for each in nbest))
-
-
-def log_likelihoods(transducer: Transducer, encoded: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
-    """log p(tokens | audio) over all alignments, nats -> float64 [N]. T: encoder frames; J: joiner size; V: pieces; N:
-    hypotheses. encoded: [T, J] of the whole utterance, T at least 1. hypotheses: N token sequences without blank.
-    alpha(t, u), the forward variable of the transducer (Graves 2012, eq. 16), is for a fixed prefix a first-order
-    recurrence in t, solved here for all t at once: with b(t) the blanks summed up to t, alpha(t, u) = b(t) + logsumexp
-    over s <= t of (alpha(s, u - 1) + emission(s, u - 1) - b(s))."""
-    wanted = {tuple(tokens) for tokens in hypotheses}
-    found: dict[Tokens, float] = {}
-    prefixes: list[Tokens] = [()]
-    entering = np.full((1, len(encoded)), -np.inf)
-    entering[0, 0] = 0.0
-    predicted, state = transducer.predict(np.zeros(1, np.int64))
-    while prefixes:
-        extended, parents, columns = list[Tokens](), list[int](), list[Double]()
-        for row, prefix in enumerate(prefixes):
-            scores = transducer.join(encoded, predicted[row : row + 1]).astype(np.float64)
-            blanks = np.concatenate(([0.0], np.cumsum(scores[:, _BLANK])))
-            alpha = blanks[:-1] + np.logaddexp.accumulate(entering[row] - blanks[:-1])
-            if prefix in wanted:
-                found[prefix] = float(alpha[-1] + scores[-1, _BLANK])
-            size = len(prefix)
-            for token in sorted({tokens[size] for tokens in wanted if len(tokens) > size and tokens[:size] == prefix}):
-                extended.append((*prefix, token))
-                parents.append(row)
-                columns.append(alpha + scores[:, token])
-        prefixes = extended
-        if prefixes:
-            entering = np.stack(columns)
-            chosen = tuple(each[:, parents] for each in state)
-            predicted, state = transducer.predict(np.array([prefix[-1] for prefix in prefixes], np.int64), chosen)
-    return np.array([found[tuple(tokens)] for tokens in hypotheses])

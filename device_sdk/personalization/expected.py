@@ -20,6 +20,13 @@ SURPRISE = 3.0
 PROVEN = 8.0
 """Nats that a phrase of the vocabulary earns beside a hotword's once it was confirmed: a name that is on no list costs
 the recognizer some 25. With 12 it is heard where nobody says it."""
+NAMED_AFTER = (
+    *("call", "phone", "ring", "dial", "text", "message", "email", "tell", "ask", "did", "talk to", "speak to"),
+    *("message to", "text to", "email to", "mail to", "call to", "write to", "reply to", "say to", "message from"),
+    *("messages from", "text from", "email from", "emails from", "mail from", "call from", "calls from"),
+    *("meeting with", "lunch with", "dinner with", "chat with", "talk with", "speak with"),
+)
+"""After these, names are looked for once more: English, as people tell machines whom to reach."""
 MOST = 1000
 """Words that are expected at a time, the most surprising first."""
 
@@ -34,17 +41,21 @@ def expecting(
 ) -> Hotwords | None:
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
     phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
-    which is there because it was confirmed; 0 for none. Phrases of the vocabulary earn what hotwords do, and
-    :data:`PROVEN` more once the user confirmed them. before: what was expected last, whose automaton stays where the
-    phrases are the same."""
+    which is there because it was confirmed; 0 for none. Phrases of the vocabulary are looked for once more where names
+    are said. In the search they earn what hotwords do, and :data:`PROVEN` more once the user confirmed them; with
+    words outside the public list, no spelling and no confirmation nothing: a thousand such names push other words out
+    of the beam, and what they earn brings none of them in. before: what was expected last, whose automaton stays
+    where the phrases are the same."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}
     for entry in vocabulary:
         spellings = tuple(each for each in entry.spellings if each not in taken and letters.issuperset(each))
         if entry.phrase not in taken and letters.issuperset(entry.phrase):
-            proven = PROVEN if times(entry.phrase, confirmed) else 0.0
-            phrases.append(Hotword(entry.phrase, DEFAULT_BOOST + proven, spellings))
+            proven = times(entry.phrase, confirmed) > 0
+            likely = proven or spellings or all(word in bundle.words for word in entry.phrase.split())
+            earned = (DEFAULT_BOOST if likely else 0.0) + (PROVEN if proven else 0.0)
+            phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER))
             taken.update((entry.phrase, *spellings))
     if boost:
         phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]

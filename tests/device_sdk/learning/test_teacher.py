@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
+from device_sdk.decoding.forward import log_likelihoods
 from device_sdk.learning.settings import TeacherSettings
-from device_sdk.learning.teacher import follow, log_likelihoods
+from device_sdk.learning.teacher import follow
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 

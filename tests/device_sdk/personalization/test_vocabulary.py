@@ -14,7 +14,7 @@ from device_sdk import Bundle, Corrected, Device, DeviceSettings, Hotword, Vocab
 from device_sdk.errors import ConfigurationError, SessionError, StateError
 from device_sdk.feedback import Accepted
 from device_sdk.personalization import vocabulary
-from device_sdk.personalization.expected import expecting
+from device_sdk.personalization.expected import NAMED_AFTER, expecting
 from device_sdk.personalization.vocabulary import Phrases, corrected, from_bytes, to_bytes, undone, with_entries
 from rescoring.words import WordList
 from tests.device_sdk.devices import KEY
@@ -126,11 +126,18 @@ def test_contacts_are_known_whole_and_by_their_given_names(tmp_path: Path, tiny_
 
 def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bundle: Bundle) -> None:
     """By itself, more so where it was confirmed, and after the app's phrases for the utterance."""
-    entries = [VocabularyEntry("zugzwang", ("sugar",)), VocabularyEntry("jazz"), VocabularyEntry("\u0434\u0430")]
+    listed = next(word for word in tiny_bundle.words.words if word.isalpha())
+    entries = [VocabularyEntry(each) for each in ("jazzy", "\u0434\u0430", listed)]
+    entries = [VocabularyEntry("zugzwang", ("sugar",)), *entries, VocabularyEntry("fizz", ("kiss",))]
     found = expecting(None, entries, {"zugzwang": 1.0}, tiny_bundle, 1.5)
     assert found is not None
-    assert found.phrases == (Hotword("zugzwang", 10.0, ("sugar",)), Hotword("jazz", 2.0))
-    own = expecting(found, [VocabularyEntry("sugar"), *entries], {"jazz": 9.0}, tiny_bundle, 1.5)
+    assert found.phrases == (
+        Hotword("zugzwang", 10.0, ("sugar",), NAMED_AFTER),
+        Hotword("jazzy", 0.0, (), NAMED_AFTER),
+        Hotword(listed, 2.0, (), NAMED_AFTER),
+        Hotword("fizz", 2.0, ("kiss",), NAMED_AFTER),
+    )
+    own = expecting(found, [VocabularyEntry("sugar"), *entries], {"jazzy": 9.0}, tiny_bundle, 1.5)
     assert own is found, "all of it is expected already"
     heard = noise(9_600, 3)
     with Device.open(tmp_path, KEY, tiny_bundle) as device:

@@ -21,11 +21,11 @@ from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.commands.bundle import try_out
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.decoding.beam import paths
+from device_sdk.decoding.forward import log_likelihoods
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.stream import begin, end, push
 from device_sdk.errors import BundleError, ConfigurationError, DataError
 from device_sdk.features import logmel
-from device_sdk.learning.teacher import log_likelihoods
 from device_sdk.runtimes import streaming
 from device_sdk.runtimes.engine import Engine
 from device_sdk.runtimes.protocol import Windows, encode_whole
