@@ -16,7 +16,7 @@ KEPT = 17_100
 """Bytes of keys and shares in a group of 50, however large the delta is."""
 
 
-@pytest.mark.parametrize("values", [1024, 65_536])
+@pytest.mark.parametrize("values", [1024, 65_536, pytest.param(1 << 20, marks=pytest.mark.slow)])
 def test_bytes_and_seconds_in_a_group_of_fifty(values: int) -> None:
     parties = advertised(50, words=values, minimum=34)
     roster = roster_of(parties, word_bits=word_bits(PLAN, 50, values))
