@@ -1,3 +1,5 @@
+from itertools import pairwise, product
+
 import jiwer
 import numpy as np
 import pytest
@@ -207,7 +209,8 @@ def test_networks_hear_nothing_of_a_long_pause(recognizer, commands):
 def test_a_word_begins_before_it_is_loud(recognizer, commands):
     """The next utterance has the last moment of the silence before it, whenever the endpoint is found."""
     wrong = []
-    for pause in np.arange(0.8, 1.15, 0.05):
-        sound = np.concatenate([joined([*commands.values()][:2], float(pause)), np.zeros(16_000, np.float32)])
-        wrong.append(errors([*commands][:2], streamed(recognizer, sound)))
+    for two, pause in product(pairwise(commands), np.arange(0.8, 1.15, 0.05)):
+        spoken = joined([commands[each] for each in two], float(pause))
+        sound = np.concatenate([spoken, np.zeros(16_000, np.float32)])
+        wrong.append(errors(two, streamed(recognizer, sound)))
     assert np.median(wrong) == 0 and max(wrong) <= 2

@@ -11,7 +11,7 @@ from device_sdk import Bundle, Device, Hotword
 from device_sdk.decoding import Hotwords, second_look
 from device_sdk.decoding.forward import Double, Float, Tokens, log_likelihoods
 from device_sdk.decoding.nbest import word_times
-from device_sdk.decoding.second_look import SPELLING, Ear, look_again
+from device_sdk.decoding.second_look import MEANT, SPELLING, Ear, look_again
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
@@ -69,7 +69,13 @@ def enumerated(
                 for name in NAMES:
                     tokens = tuple(encode(name))
                     (with_it,) = log_likelihoods(transducer, encoded, [(*left, *tokens, *right)])
-                    gain = with_it - without + SPELLING * spelling(left, tokens, encoded, transducer) + 5 - np.log(4)
+                    gain = (
+                        with_it
+                        - without
+                        + SPELLING * spelling(left, tokens, encoded, transducer)
+                        + 5
+                        - np.log(4 / MEANT)
+                    )
                     text = " ".join((*words[:first], name, *words[last:]))
                     if gain > 0:
                         found[text] = max(found.get(text, -np.inf), each.score + gain)
