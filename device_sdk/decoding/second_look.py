@@ -2,9 +2,9 @@
 
 A search keeps few prefixes, and a name that no training text had is some twenty nats less likely than what it sounds
 like; what would bring it in for every utterance breaks the others. Where an ended utterance says *call*, every phrase
-is put in place of the next words, and the texts are weighed by all their alignments:
+is put in place of the next words, and texts are weighed there by all their alignments:
 
-    gain = log p(text with the phrase | audio) - log p(text | audio) + SPELLING * s + boost - log(N / MEANT)
+    gain = log p(words with the phrase | audio) - log p(words | audio) + SPELLING * s + boost - log(N / MEANT)
     s = - sum over the phrase's pieces of log p(piece | pieces before it, the mean of the audio, no blank)
 
 s is what the network expects of spelling alone (the internal language model of Meng et al. 2021): most of it is given
@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,8 @@ MEANT = 0.4
 """How often one of the phrases is meant, where words are said that they come after."""
 LONGEST = 3
 """Words that are heard in place of a phrase, at most."""
+BEFORE, AFTER = 2, 2
+"""Words around these that are weighed with them, however long an utterance is."""
 PREFIXES = 64
 """Prefixes of phrases that are followed at a time."""
 ENDS = 8
@@ -59,7 +62,7 @@ class Node:
     ends: list[Phrase] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sought:
     """Phrases that are looked for after any of these words, in the pieces of one tokenizer. prior: log(N / MEANT)"""
 
@@ -79,15 +82,27 @@ def sought(phrases: Sequence[Phrase], after: frozenset[Words]) -> Sought:
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """Of an utterance: frames from ``begin`` to before ``end`` (None: to the last one), and the tokens before them."""
+
+    known: Tokens
+    begin: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a phrase may stand in a hypothesis: instead of its words from ``first`` to before ``last``, between these
-    tokens."""
+    """Where a phrase may stand in a hypothesis: instead of its words from ``first`` to before ``last``. Its tokens are
+    those known before the part that is weighed anew, ``left``, ``replaced`` and ``right`` in it, and the rest."""
 
     hypothesis: Hypothesis
     first: int
     last: int
+    part: _Part
     left: Tokens
+    replaced: Tokens
     right: Tokens
+    rest: Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +117,7 @@ class _Path:
     spelling: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _End:
     """A phrase after the words before it. alpha: [T]; scores: [T, V], what the joiner says next; spelling: s."""
 
@@ -113,15 +128,38 @@ class _End:
     spelling: float
 
 
-class Ear:
-    """Weighs texts of one utterance, of which it has the encoder's output [T, J]."""
+class _Ear:
+    """Weighs texts in a part of an utterance, each once. encoded: [T, J] of the part; mean: [1, J] of the utterance."""
 
-    def __init__(self, encoded: Float, transducer: Transducer) -> None:
-        self._encoded, self._transducer = encoded, transducer
-        self._mean = encoded.mean(0, keepdims=True)
+    def __init__(self, encoded: Float, mean: Float, known: Tokens, transducer: Transducer) -> None:
+        self._encoded, self._mean, self._transducer = encoded, mean, transducer
+        self._start = transducer.predict(np.zeros(1, np.int64))
+        for token in known:
+            self._start = transducer.predict(np.array([token], np.int64), self._start[1])
+        self._known: dict[tuple[object, ...], Any] = {}
 
     def weighed(self, tokens: Tokens) -> tuple[float, Double]:
         """(log p(tokens | audio), the best of alpha(t, u) over its prefixes for each frame [T])."""
+        found: tuple[float, Double] = self._once((tokens,), self._weighed)
+        return found
+
+    def ends(self, left: Tokens, wanted: Sought, heard: Tokens) -> list[_End]:
+        """The likeliest phrases after ``left``. What falls furthest behind the text that was heard is given up on the
+        way."""
+        found: list[_End] = self._once((left, wanted, heard), self._ends)
+        return found
+
+    def followed(self, end: _End, right: Tokens) -> float:
+        """log p of the whole text that goes on with ``right`` and ends there."""
+        found: float = self._once((end, right), self._followed)
+        return found
+
+    def _once(self, asked: tuple[Any, ...], work: Callable[..., Any]) -> Any:
+        if asked not in self._known:
+            self._known[asked] = work(*asked)
+        return self._known[asked]
+
+    def _weighed(self, tokens: Tokens) -> tuple[float, Double]:
         best, path = np.full(len(self._encoded), -np.inf), self._begin(Node())
         for token in tokens:
             alpha, scores = self._heard(path)
@@ -129,8 +167,8 @@ class Ear:
         alpha, scores = self._heard(path)
         return float(alpha[-1] + scores[-1, BLANK]), np.maximum(best, alpha)
 
-    def ends(self, left: Tokens, tree: Node, best: Double, prior: float) -> list[_End]:
-        """The likeliest phrases after ``left``. What falls furthest behind ``best`` is given up on the way."""
+    def _ends(self, left: Tokens, wanted: Sought, heard: Tokens) -> list[_End]:
+        tree, (_, best) = wanted.tree, self.weighed(heard)
         path = self._begin(tree)
         for token in left:
             path = replace(self._next(*self._heard(path), token, path.state), node=tree)
@@ -141,7 +179,7 @@ class Ear:
                 alpha, scores = self._heard(each)
                 ahead = float((alpha - best).max()) + SPELLING * each.spelling
                 for phrase in each.node.ends:
-                    rank = ahead + phrase.boost - prior
+                    rank = ahead + phrase.boost - wanted.prior
                     if rank > HOPELESS:
                         ended.append((rank, _End(phrase, alpha, scores, each.state, each.spelling)))
                 alone = self._scores(self._mean, each.predicted)[0, BLANK + 1 :]
@@ -154,8 +192,7 @@ class Ear:
             level = self._predicted([(token, path) for _, _, token, path in ranked])
         return [each for _, each in sorted(ended, key=lambda one: -one[0])[:ENDS]]
 
-    def followed(self, end: _End, right: Tokens) -> float:
-        """log p of the whole text that goes on with ``right`` and ends there."""
+    def _followed(self, end: _End, right: Tokens) -> float:
         alpha, scores, state = end.alpha, end.scores, end.state
         for token in right:
             path = self._next(alpha, scores, token, state)
@@ -163,7 +200,7 @@ class Ear:
         return float(alpha[-1] + scores[-1, BLANK])
 
     def _begin(self, tree: Node) -> _Path:
-        predicted, state = self._transducer.predict(np.zeros(1, np.int64))
+        predicted, state = self._start
         return _Path(tree, entrance(len(self._encoded)), predicted[0], state)
 
     def _heard(self, path: _Path) -> tuple[Double, Double]:
@@ -192,38 +229,35 @@ class Ear:
 def look_again(
     hypotheses: Sequence[Hypothesis],
     wanted: Sequence[Sought],
-    listen: Callable[[], Ear],
+    encode: Callable[[], Float],
+    transducer: Transducer,
     tokenizer: Tokenizer,
+    frame_seconds: float,
     seconds: float,
 ) -> tuple[Hypothesis, ...]:
     """The list with the texts that gain by a phrase, best first. hypotheses: with final scores, whose words come from
-    their tokens but where a phrase stands for another spelling. listen: hears the utterance anew, only where a phrase
-    may stand somewhere. seconds: of the audio."""
-    found: dict[str, Hypothesis] = {}
-    weighed: dict[Tokens, tuple[float, Double]] = {}
-    places = [(each, place) for each in wanted for place in _places(hypotheses, each.after, tokenizer)]
+    their tokens but where a phrase stands for another spelling. encode: gives [T, J] of the utterance; called only
+    where a phrase may stand somewhere. frame_seconds: of an encoder frame; seconds: of the audio."""
+    places = [(each, place) for each in wanted for place in _places(hypotheses, each.after, tokenizer, frame_seconds)]
     if not places:
         return tuple(hypotheses)
-    ear = listen()
-    for each in wanted:
-        ends: dict[Tokens, list[_End]] = {}
-        followed: dict[tuple[Tokens, Tokens], list[float]] = {}
-        for place in (place for one, place in places if one is each):
-            tokens = place.hypothesis.tokens
-            if tokens not in weighed:
-                weighed[tokens] = ear.weighed(tokens)
-            likelihood, best = weighed[tokens]
-            if place.left not in ends:
-                ends[place.left] = ear.ends(place.left, each.tree, best, each.prior)
-            between = place.left, place.right
-            if between not in followed:
-                followed[between] = [ear.followed(end, place.right) for end in ends[place.left]]
-            for end, with_it in zip(ends[place.left], followed[between], strict=True):
-                change, bonus = with_it - likelihood, SPELLING * end.spelling + end.phrase.boost - each.prior
-                if change + bonus > 0:
-                    text = _with_phrase(place, end.phrase, change, bonus, seconds)
-                    if text.text not in found or found[text.text].score < text.score:
-                        found[text.text] = text
+    encoded, ears, found = encode(), dict[_Part, _Ear](), dict[str, Hypothesis]()
+    for each, place in places:
+        part = place.part
+        if not len(encoded[part.begin : part.end]):
+            continue
+        if part not in ears:
+            mean = encoded.mean(0, keepdims=True)
+            ears[part] = _Ear(encoded[part.begin : part.end], mean, part.known, transducer)
+        ear, heard = ears[part], (*place.left, *place.replaced, *place.right)
+        likelihood, _ = ear.weighed(heard)
+        for end in ear.ends(place.left, each, heard):
+            bonus = SPELLING * end.spelling + end.phrase.boost - each.prior
+            change = ear.followed(end, place.right) - likelihood
+            if change + bonus > 0:
+                text = _with_phrase(place, end.phrase, change, bonus, seconds)
+                if text.text not in found or found[text.text].score < text.score:
+                    found[text.text] = text
     there = {each.text: each.score for each in hypotheses}
     new = [each for each in found.values() if each.score > there.get(each.text, -np.inf)]
     new = sorted(new, key=lambda each: -each.score)[:TEXTS]
@@ -231,17 +265,28 @@ def look_again(
     return tuple(sorted([*new, *(each for each in hypotheses if each.text not in taken)], key=lambda each: -each.score))
 
 
-def _places(hypotheses: Sequence[Hypothesis], after: frozenset[Words], tokenizer: Tokenizer) -> Iterator[_Place]:
-    lengths = {len(words) for words in after}
+def _places(
+    hypotheses: Sequence[Hypothesis], after: frozenset[Words], tokenizer: Tokenizer, frame_seconds: float
+) -> Iterator[_Place]:
+    """In every text that goes before a phrase once, in the best hypothesis that begins with it."""
+    lengths, seen = {len(words) for words in after}, set[Tokens]()
     for each in hypotheses:
-        bounds = [*_word_starts(each.tokens, tokenizer), len(each.tokens)]
+        tokens, count = each.tokens, len(each.words)
+        bounds = [*_word_starts(tokens, tokenizer), len(tokens)]
         words = tuple(word.text for word in each.words)
-        if len(bounds) != len(words) + 1:
+        if len(bounds) != count + 1:
             continue  # a phrase stands here for other words: one was found
-        for first in range(1, len(words) + 1):
-            if any(length <= first and words[first - length : first] in after for length in lengths):
-                for last in range(min(first + 1, len(words)), min(first + LONGEST, len(words)) + 1):
-                    yield _Place(each, first, last, each.tokens[: bounds[first]], each.tokens[bounds[last] :])
+        for first in range(1, count + 1):
+            follows = any(length <= first and words[first - length : first] in after for length in lengths)
+            if follows and tokens[: bounds[first]] not in seen:
+                seen.add(tokens[: bounds[first]])
+                start, stop = max(first - BEFORE, 0), min(first + LONGEST + AFTER, count)
+                begin = round(each.words[start - 1].end / frame_seconds) if start else 0
+                end = round(each.words[stop].start / frame_seconds) if stop < count else None
+                for last in range(min(first + 1, count), min(first + LONGEST, count) + 1):
+                    at = (0, bounds[start], bounds[first], bounds[last], bounds[stop], len(tokens))
+                    known, *pieces = (tokens[i:j] for i, j in pairwise(at))
+                    yield _Place(each, first, last, _Part(known, begin, end), *pieces)
 
 
 def _word_starts(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:
@@ -269,4 +314,5 @@ def _with_phrase(place: _Place, phrase: Phrase, change: float, bonus: float, sec
     words = (*before, *new, *after)
     scores = replace(old.scores, acoustic=old.scores.acoustic + change, hotword=old.scores.hotword + bonus)
     text = " ".join(word.text for word in words)
-    return Hypothesis((*place.left, *phrase.tokens, *place.right), text, words, scores, old.score + change + bonus)
+    tokens = (*place.part.known, *place.left, *phrase.tokens, *place.right, *place.rest)
+    return Hypothesis(tokens, text, words, scores, old.score + change + bonus)

@@ -26,7 +26,7 @@ from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
-from device_sdk.decoding.second_look import Ear, look_again
+from device_sdk.decoding.second_look import look_again
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
@@ -374,12 +374,12 @@ class RecognitionSession(Listening):
         if self._expected is None or not (stream.features and any(each.after for each in self._expected.phrases)):
             return hypotheses
         wanted = self._expected.sought(self._recognizer.tokenizer)
-        transducer, bins = self._recognizer.transducer, self._recognizer.features.mel_bins
+        model = self._recognizer
 
-        def listen() -> Ear:
-            return Ear(encode_whole(transducer, streams.collect_features(stream, bins)), transducer)
+        def encode() -> Float:
+            return encode_whole(model.transducer, streams.collect_features(stream, model.features.mel_bins))
 
-        return look_again(hypotheses, wanted, listen, self._recognizer.tokenizer, seconds)
+        return look_again(hypotheses, wanted, encode, model.transducer, model.tokenizer, model.frame_seconds, seconds)
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

@@ -11,7 +11,7 @@ from device_sdk import Bundle, Device, Hotword
 from device_sdk.decoding import Hotwords, second_look
 from device_sdk.decoding.forward import Double, Float, Tokens, log_likelihoods
 from device_sdk.decoding.nbest import word_times
-from device_sdk.decoding.second_look import MEANT, SPELLING, Ear, look_again
+from device_sdk.decoding.second_look import MEANT, SPELLING, look_again
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
@@ -87,10 +87,12 @@ def test_the_best_texts_are_those_of_an_enumeration(
 ) -> None:
     monkeypatch.setattr(second_look, "TEXTS", 1000)
     monkeypatch.setattr(second_look, "HOPELESS", -1000.0)
+    monkeypatch.setattr(second_look, "BEFORE", 100)
+    monkeypatch.setattr(second_look, "AFTER", 100)
     given = [("you call me again", -3.0), ("talk to him", -4.0), ("call", -9.0), ("recall it", -9.5)]
     hypotheses = [heard(text, score, tiny_bundle) for text, score in given]
     wanted = Hotwords.build([Hotword(name, 5.0, (), AFTER) for name in NAMES]).sought(tiny_bundle.tokenizer)
-    found = look_again(hypotheses, wanted, lambda: Ear(encoded, transducer), tiny_bundle.tokenizer, SECONDS)
+    found = look_again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle.tokenizer, FRAME, SECONDS)
     expected = enumerated(hypotheses, encoded, transducer, tiny_bundle)
     assert len(expected) > 4, "phrases gain here"
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
@@ -114,8 +116,7 @@ def test_a_few_of_many_prefixes_find_the_best(encoded: Float, transducer: Transd
 
     def best() -> Hypothesis:
         wanted = Hotwords.build([Hotword(name, 30.0, (), AFTER) for name in names]).sought(tiny_bundle.tokenizer)
-        ear = Ear(encoded, transducer)
-        return look_again(hypotheses, wanted, lambda: ear, tiny_bundle.tokenizer, SECONDS)[0]
+        return look_again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle.tokenizer, FRAME, SECONDS)[0]
 
     pruned = best()
     with pytest.MonkeyPatch.context() as patch:
@@ -125,21 +126,25 @@ def test_a_few_of_many_prefixes_find_the_best(encoded: Float, transducer: Transd
 
 
 @pytest.mark.parametrize("text", ["play some jazz", "recall it", "to talk", ""])
-def test_nothing_is_heard_anew_where_no_name_may_stand(text: str, tiny_bundle: Bundle) -> None:
-    def listen() -> Ear:
+def test_nothing_is_heard_anew_where_no_name_may_stand(text: str, transducer: Transducer, tiny_bundle: Bundle) -> None:
+    def encode() -> Float:
         raise AssertionError(text)
 
     wanted = Hotwords.build([Hotword("abe", 50.0, (), ("call", "talk to"))]).sought(tiny_bundle.tokenizer)
     given = (heard(text, -1.0, tiny_bundle),)
-    assert look_again(given, wanted, listen, tiny_bundle.tokenizer, SECONDS) == given
+    assert look_again(given, wanted, encode, transducer, tiny_bundle.tokenizer, FRAME, SECONDS) == given
 
 
-def test_a_phrase_that_was_found_by_a_spelling_stays(tiny_bundle: Bundle) -> None:
+def test_a_phrase_that_was_found_by_a_spelling_stays(transducer: Transducer, tiny_bundle: Bundle) -> None:
     """Its words are not those of its tokens."""
+
+    def encode() -> Float:
+        raise AssertionError("heard anew")
+
     given = heard("call eve in", -1.0, tiny_bundle)
     given = replace(given, text="call yves", words=(given.words[0], Word("yves", 0.1, 0.3)))
     wanted = Hotwords.build([Hotword("yves", 50.0, ("eve in",), ("call",))]).sought(tiny_bundle.tokenizer)
-    assert look_again([given], wanted, lambda: pytest.fail("heard anew"), tiny_bundle.tokenizer, SECONDS) == (given,)
+    assert look_again([given], wanted, encode, transducer, tiny_bundle.tokenizer, FRAME, SECONDS) == (given,)
 
 
 def test_sessions_look_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
