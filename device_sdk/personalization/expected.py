@@ -21,7 +21,7 @@ PROVEN = 8.0
 """Nats that a phrase of the vocabulary earns beside a hotword's once it was confirmed: a name that is on no list costs
 the recognizer some 25. With 12 it is heard where nobody says it."""
 NAMED_AFTER = (
-    *("call", "phone", "ring", "dial", "text", "message", "email", "tell", "ask", "talk to", "speak to"),
+    *("call", "phone", "ring", "dial", "text", "message", "email", "tell", "ask", "did", "talk to", "speak to"),
     *("message to", "text to", "email to", "mail to", "call to", "write to", "reply to", "say to", "message from"),
     *("messages from", "text from", "email from", "emails from", "mail from", "call from", "calls from"),
     *("meeting with", "lunch with", "dinner with", "chat with", "talk with", "speak with"),
