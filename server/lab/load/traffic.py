@@ -170,13 +170,15 @@ def downloads(target: Target, numbers: range, seconds: float, path: str) -> Tall
 
 def stages(target: Target, numbers: range, round_id: str, members: int, minimum: int) -> Tally:
     """A round of secure aggregation, of ``members`` devices in each process, from their keys to their shares."""
-    words = {"words_digest": target.words_digest, "words": target.words, "minimum": minimum}
 
     def work(own: Sequence[int], sender: _Sender) -> None:
         waiting: dict[int, tuple[Device, Participant]] = {}
         for number in own:
             device = device_of(target.secret, number)
-            waiting[number] = device, advertise(device.key, device.id, round_id, **words)  # type: ignore[arg-type]
+            participant = advertise(
+                *(device.key, device.id, round_id), subject=target.words_digest, words=target.words, minimum=minimum
+            )
+            waiting[number] = device, participant
             sender.sent(device, f"{path}/keys", _bytes(waiting[number][1].advertised), round_id)
         deadline = time.monotonic() + SECONDS
         while waiting:
