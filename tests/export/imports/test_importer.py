@@ -106,13 +106,14 @@ def test_a_hundred_recordings_are_heard_as_sherpa_hears_them(
     family: str, folders: dict[str, Path], imported: dict[str, Bundle]
 ) -> None:
     """Greedy: the same tokens and times. Modified beam search of width 4: its texts. The search that adds up all ways
-    to a text: where weights are trained, nearly all of its texts are the same or likelier."""
+    to a text: where weights are trained, nearly all of its texts are the same or likelier, and what they gain is many
+    times what the others lose."""
     bundle, settings = imported[family], DecodingSettings(beam=1, nbest=1, pause_seconds=float("inf"))
     greedy, recorded = Model(bundle, settings), [np.pad(clip, (0, 12_800)) for clip in recordings()]
     beam = Model(bundle, replace(settings, beam=4, threshold=float("inf")), transducer=greedy.transducer)
     modified = Model(bundle, replace(beam.settings, search="modified"), transducer=greedy.transducer)
     ids = {bundle.tokenizer.piece(token).replace("\u2581", " "): token for token in range(bundle.tokenizer.size)}
-    same = likelier = 0
+    same, gains = 0, list[float]()
     for clip in recorded:
         tokens, times = ours(greedy, clip)
         expected, seconds = theirs(folders[family], family, clip, bundle, "greedy_search")
@@ -123,9 +124,10 @@ def test_a_hundred_recordings_are_heard_as_sherpa_hears_them(
             encoded = encode_whole(greedy.transducer, logmel(clip, bundle.features))
             found, other = (tuple(ids[piece] for piece in each) for each in (ours(beam, clip)[0], pieces))
             mine, peer = log_likelihoods(greedy.transducer, encoded, [found, other])
-            likelier += found == other or mine > peer
+            gains += [mine - peer] if found != other else []
     assert len(recorded) == 100 and same >= 98, same
-    assert family != "nemo" or likelier >= 98, likelier
+    lost = [gain for gain in gains if gain <= 0]
+    assert len(lost) <= 5 and (sum(gains) > -4 * sum(lost) or not gains), sorted(gains)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
