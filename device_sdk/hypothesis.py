@@ -1,5 +1,6 @@
 """What a recognizer returns: partials while audio arrives, an n-best list at the end, each score in parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 
@@ -30,6 +31,15 @@ class Word:
     start: float
     end: float
     confidence: float = 0.0
+
+
+def in_time(texts: Sequence[str], start: float, end: float) -> list[Word]:
+    """Words that share a time (s) by their letters."""
+    found, share = list[Word](), (end - start) / sum(map(len, texts))
+    for text in texts:
+        found.append(Word(text, start, start + share * len(text)))
+        start = found[-1].end
+    return found
 
 
 @dataclass(frozen=True, slots=True)

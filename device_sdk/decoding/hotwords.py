@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from device_sdk.checks import NUMBER, check_interval, check_type
 from device_sdk.decoding.contextual_biasing import Guide, HotwordAutomaton, Ngram
 from device_sdk.decoding.second_look import Phrase, Sought, sought
 from device_sdk.errors import ConfigurationError
-from device_sdk.hypothesis import Word
+from device_sdk.hypothesis import Word, in_time
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
 
 DEFAULT_BOOST = 2.0
@@ -40,11 +41,18 @@ class Hotword:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phrase", transcript(self.phrase, "hotword.phrase", ConfigurationError))
-        for name in ("spellings", "after"):
-            own = transcripts(getattr(self, name), f"hotword.{name}", ConfigurationError)
-            object.__setattr__(self, name, own)
+        object.__setattr__(self, "spellings", transcripts(self.spellings, "hotword.spellings", ConfigurationError))
+        shared = type(self.after) is tuple and all(type(each) is str for each in self.after)
+        checked = _after(self.after) if shared else transcripts(self.after, "hotword.after", ConfigurationError)
+        object.__setattr__(self, "after", checked)
         check_type("hotword.boost", self.boost, NUMBER, "a number of nats")
         check_interval("hotword.boost", self.boost, "[0, inf)")
+
+
+@lru_cache(maxsize=16)
+def _after(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Thousands of names come after the same words."""
+    return transcripts(texts, "hotword.after", ConfigurationError)
 
 
 _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], dict[str, int], int]
@@ -238,10 +246,7 @@ def write_words(words: Sequence[Word], spellings: Spellings) -> tuple[Word, ...]
         if len(phrase) == len(heard):
             found += [replace(word, text=text) for word, text in zip(heard, phrase, strict=True)]
             continue
-        begin, share = heard[0].start, (heard[-1].end - heard[0].start) / sum(map(len, phrase))
-        for text in phrase:
-            found.append(Word(text, begin, begin + share * len(text)))
-            begin = found[-1].end
+        found += in_time(phrase, heard[0].start, heard[-1].end)
     return tuple(found)
 
 

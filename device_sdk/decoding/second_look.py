@@ -23,7 +23,7 @@ import numpy as np
 
 from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.forward import BLANK, Double, Float, Tokens, entrance, forward
-from device_sdk.hypothesis import Hypothesis, Word
+from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
 SPELLING = 0.8
@@ -307,11 +307,7 @@ def _with_phrase(place: _Place, phrase: Phrase, change: float, bonus: float, sec
     before, replaced, after = old.words[: place.first], old.words[place.first : place.last], old.words[place.last :]
     begin = replaced[0].start if replaced else before[-1].end
     end = replaced[-1].end if replaced else seconds
-    new, share = list[Word](), (max(end, begin) - begin) / len(phrase.text.replace(" ", ""))
-    for word in phrase.text.split():
-        new.append(Word(word, begin, begin + share * len(word)))
-        begin = new[-1].end
-    words = (*before, *new, *after)
+    words = (*before, *in_time(phrase.text.split(), begin, max(end, begin)), *after)
     scores = replace(old.scores, acoustic=old.scores.acoustic + change, hotword=old.scores.hotword + bonus)
     text = " ".join(word.text for word in words)
     tokens = (*place.part.known, *place.left, *phrase.tokens, *place.right, *place.rest)
