@@ -14,6 +14,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from device_sdk.audio.files import Audio
 from device_sdk.bundle import Bundle
@@ -157,14 +158,26 @@ class Device:
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> RecognitionSession:
         """A session for audio of this rate (Hz); arguments as of ``Recognizer.session``."""
+        phrases = hotwords_of(hotwords)
+        return self._session(sample_rate, mix_down, endpointing, phrases, self._utterances.add)
+
+    def _session(
+        self,
+        sample_rate: int,
+        mix_down: bool,
+        endpointing: Endpointing | None,
+        phrases: Hotwords | None,
+        heard: Callable[[Result, NDArray[np.float32], Hotwords | None], None],
+    ) -> RecognitionSession:
+        """heard: what becomes of every utterance."""
         self._check_open()
-        serving, recognizer, phrases = self.settings.learning.serving, self._recognizer(), hotwords_of(hotwords)
+        serving, recognizer = self.settings.learning.serving, self._recognizer()
         host = SessionHost(
             check=self._check_open,
             newest=self._recognizer,
             expect=self._expect,
             serve=lambda result: serve(result, serving, self._generator),
-            heard=self._utterances.add,
+            heard=heard,
         )
         return RecognitionSession(
             recognizer, sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=phrases, host=host
@@ -447,7 +460,9 @@ class Device:
 
     def _enrolling(self) -> Enrolling:
         opened = lru_cache(1)(lambda: self._opened(begun))
-        begun = self.student
+        begun, watch, proven = self.student, self._model_state.watch, self._model_state.proven
+        heard = partial(self._utterances.add, read=True)
+        session = partial(self._session, mix_down=False, endpointing=Endpointing(), phrases=None, heard=heard)
 
         def hear(audio: Audio, rate: int, now: bool = True) -> str:
             recognizer = self._recognizer() if now else opened()
@@ -459,9 +474,11 @@ class Device:
 
         def restore() -> None:
             with self._working, self._guard:
-                self._model_state.commit(begun)
+                self._model_state.commit_judged(begun, watch, proven, *self._recent.drop_read())
+                self._local.forget_evidence()
 
-        return Enrolling(self.recognize, hear, learn, restore, self._model_state.base.tokenizer.letters)
+        letters = self._model_state.base.tokenizer.letters
+        return Enrolling(partial(recognize_whole, session), hear, learn, restore, letters)
 
     def _expect(self, given: Hotwords | None) -> Hotwords | None:
         with self._guard:

@@ -57,13 +57,15 @@ class Utterances:
         result: Result,
         features: NDArray[np.float32],
         expected: Hotwords | None = None,
+        read: bool = False,
     ) -> None:
-        """Counts and remembers a result; features: [F, M]; expected: the phrases that it was heard with."""
+        """Counts and remembers a result; features: [F, M]; expected: the phrases that it was heard with. read: aloud,
+        so that its words are not the user's, and only its sound is learned from."""
         with self._model_state.store.guard:
             self.kept.tidy()
-            counts = self._counting.count(result.nbest) if self._counting.words else None
+            counts = self._counting.count(result.nbest) if self._counting.words and not read else None
             before, repeats = self.recent.latest(), None
-            if before is not None and before.signal is None and self._repeats(before, result):
+            if before is not None and before.signal is None and not read and self._repeats(before, result):
                 repeats = before.utterance_id
             if self.learning and len(features) >= self._model_state.base.architecture.subsampling_factor:
                 remembered = features
@@ -77,7 +79,8 @@ class Utterances:
                     reported=not self._model_state.consent.marginals,
                     probability=result.probability,
                     repeats=repeats,
-                    given=frozenset() if self._counting.names else None,
+                    given=frozenset() if self._counting.names and not read else None,
+                    read=read,
                     expected=expected,
                 )
             )
@@ -101,7 +104,8 @@ class Utterances:
         example = self.recent.mark(utterance_id, signal)
         try:
             with self._model_state.together():
-                if isinstance(signal, Corrected) and self._settings.use_marginals and self._counting.words:
+                gives = self._settings.use_marginals and self._counting.words and not example.read
+                if gives and isinstance(signal, Corrected):
                     self._give(example, signal.text)
                 self._counting.recount(example, combined(example.signal, signal), self.recent)
         except BaseException:

@@ -27,7 +27,7 @@ class Example:
     app's feedback. repeats: id of the utterance that this one says again. expected: phrases that it was heard
     with, the app's and the user's own. given: the words that its feedback gave for the next report of words; None where
     they are never to be named, for want of consent when it was heard, or since they were. kept: time of the day (s)
-    when it was heard, where it is on the disk too."""
+    when it was heard, where it is on the disk too. read: aloud, and its words are not the user's."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -41,6 +41,7 @@ class Example:
     given: frozenset[str] | None = None
     expected: Hotwords | None = None
     kept: float | None = None
+    read: bool = False
 
     @property
     def teaches(self) -> bool:
@@ -244,6 +245,15 @@ class Recent:
         """What may be replayed, oldest first."""
         self._expire()
         return tuple(self._learned.values())
+
+    def drop_read(self) -> tuple[str, ...]:
+        """What was read aloud is in memory no more, learned from or not. Returns the ids."""
+        asides = self._examples, self._withheld, self._learned
+        read = tuple({key for aside in asides for key, example in aside.items() if example.read})
+        for key in read:
+            for aside in asides:
+                aside.pop(key, None)
+        return read
 
     def contents(self) -> tuple[Remembered, ...]:
         """What is in memory, without what was said, oldest first."""

@@ -47,7 +47,9 @@ def test_it_gains_on_what_was_kept_aside(tmp_path: Path) -> None:
 
 def test_what_does_not_help_is_taken_back_and_the_reading_ends_by_itself(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
-        before = device.student.weights
+        device.agree("counting", "learning", "marginals")
+        device.recognize(hiss(99), 16_000)
+        before, summary = device.student.weights, device.learned()
         phrases = [f"turn on {light} {number * 'o'}n" for number in range(1, 14) for light in ("light", "lights")]
         reading, read = device.enrolment(phrases), 0
         while reading.phrase is not None:
@@ -57,6 +59,8 @@ def test_what_does_not_help_is_taken_back_and_the_reading_ends_by_itself(tmp_pat
         report = reading.finish()
         assert not report.kept and read < len(phrases) and report.stopped == "nothing more was gained"
         assert all((device.student.weights[name] == value).all() for name, value in before.items())
+        assert device.learned() == summary and not device.vocabulary.list(), "not a word of the phrases is the user's"
+        assert not any(each.feedback for each in device.remembered())
 
 
 def test_who_refuses_learning_is_not_read_to(tmp_path: Path, tiny_bundle: Bundle) -> None:
