@@ -31,8 +31,8 @@ from device_sdk.privacy.spending import stream_of
 from device_sdk.secure_aggregation.masks import check_capacity
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.state.outbox import Outgoing
-from device_sdk.wire.messages import DeltaPlan, MarginalPlan, Message
-from device_sdk.wire.secure_aggregation import MAX_WORDS, AggregationTask
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from device_sdk.wire.secure_aggregation import MAX_WORDS, AggregationTask, StageMessage
 
 if TYPE_CHECKING:
     from device_sdk.checkin.at_hand import Session
@@ -117,7 +117,7 @@ def _go_on(session: Session, who: Identity, kept: Participation) -> Progress:
         except Refused as error:
             if error.code != "not_joined":
                 raise
-            client.send_stage(who, kept.participant.round_id, "keys", kept.participant.advertised)
+            client.send_stage(who, kept.participant.advertised)
             continue
         due = task.retry_after_seconds
         if task.stage == "waiting":
@@ -127,7 +127,7 @@ def _go_on(session: Session, who: Identity, kept: Participation) -> Progress:
             return _leave(session, who, kept, _ENDS["late" if late else task.stage])
         try:
             kept, message = _answer(session, who, kept, task)
-            client.send_stage(who, kept.participant.round_id, task.stage, message)
+            client.send_stage(who, message)
         except (PrivacyError, ProtocolError) as error:
             return _leave(session, who, kept, str(error), restore=False)
         except Refused as error:
@@ -167,11 +167,11 @@ def _join(
 
 def _answer(
     session: Session, who: Identity, kept: Participation, task: AggregationTask
-) -> tuple[Participation, Message]:
+) -> tuple[Participation, StageMessage]:
     """The answer to a task, kept before it is sent; the one that was kept, where there is one."""
     participant, restore, model_state = kept.participant, kept.restore, session.model_state
     with session.turn, model_state.together():
-        message: Message | None = None
+        message: StageMessage | None = None
         if task.roster is not None:
             participant = share(participant, task.roster)
             message = participant.dealt
@@ -253,7 +253,7 @@ def _leave(
         elif kept.restore and restore:
             taken = base64.b64decode(kept.restore)
             take_back(model_state, Outgoing(report_id, who.server, stream, participant.round_id, b"", taken))
-    size = len(participant.masked.model_dump_json()) if participant.masked is not None else 0
+    size = len(participant.masked.body) if participant.masked is not None else 0
     return Progress((Sent(report_id, participant.round_id, stream, size, refused=refused),))
 
 

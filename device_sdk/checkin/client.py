@@ -18,7 +18,7 @@ from device_sdk.errors import CheckInError
 from device_sdk.permit import current
 from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Receipt
-from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
+from device_sdk.wire.secure_aggregation import AggregationTask, StageMessage, StageReceipt
 
 if TYPE_CHECKING:
     import httpx
@@ -100,13 +100,13 @@ class Client:
 
     def aggregation_task(self, identity: Identity, round_id: str) -> AggregationTask:
         """What a round's secure aggregation waits for from this device."""
-        poll = AggregationPoll(device_id=identity.device_id or "", round_id=round_id)
         path = f"/v1/rounds/{round_id}/aggregation"
-        return self._message(AggregationTask, path, poll, identity, round_id, limit=_TASK_BYTES)
+        return self._message(AggregationTask, path, b"", identity, round_id, limit=_TASK_BYTES)
 
-    def send_stage(self, identity: Identity, round_id: str, stage: Stage, message: Message) -> StageReceipt:
+    def send_stage(self, identity: Identity, message: StageMessage) -> StageReceipt:
         """Sends one message of secure aggregation."""
-        return self._message(StageReceipt, f"/v1/rounds/{round_id}/aggregation/{stage}", message, identity, round_id)
+        path = f"/v1/rounds/{message.round_id}/aggregation/{message.stage}"
+        return self._message(StageReceipt, path, message.body, identity, message.round_id)
 
     def wait(self, failures: int, asked: float = 0.0) -> None:
         """Before the next try: longer each time, spread out, and never shorter than was asked for, in seconds."""
@@ -193,7 +193,8 @@ class Client:
 
         url, method = httpx.URL(self.url + path), "GET" if sent is None else "POST"
         body = sent.model_dump_json().encode() if isinstance(sent, Message) else sent or b""
-        kind = "application/octet-stream" if path.endswith("/deltas") else "application/json"
+        plain = path.endswith("/deltas") or "/aggregation/" in path
+        kind = "application/octet-stream" if plain else "application/json"
         seconds = self._timeout + (len(body) + limit) / self.slowest
         trouble, asked, spent = "", 0.0, 0.0
         for attempt in range(self._attempts):

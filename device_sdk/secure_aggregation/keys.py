@@ -4,7 +4,6 @@ Whatever is derived or signed names the protocol, what it is for, the round and 
 roster too: nothing made for one purpose, round or roster can be used in another."""
 
 import json
-import os
 from hashlib import sha256
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -15,10 +14,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.secure_aggregation import SECRET_BYTES, KeyAdvertisement, Roster
+from device_sdk.wire.secure_aggregation import KEY_BYTES, KeyAdvertisement, Roster
 
-PROTOCOL = "idiolect-secure-aggregation-v2"
-_NONCE_BYTES = 12
+PROTOCOL = "idiolect-secure-aggregation-v3"
+_NONCE = bytes(12)
 
 
 def load_private_key(private: bytes) -> X25519PrivateKey:
@@ -31,6 +30,11 @@ def public_key(private: bytes) -> bytes:
     return load_private_key(private).public_key().public_bytes_raw()
 
 
+def mask_key(seed: bytes) -> bytes:
+    """The private X25519 key, 32 bytes, that a device agrees on masks with; its seed is what is shared."""
+    return derived_key(seed, b"", "mask key")
+
+
 def agreeable(peer: bytes) -> bool:
     """Whether something secret can be agreed on with the owner of an X25519 public key: it has no small order."""
     try:
@@ -41,36 +45,37 @@ def agreeable(peer: bytes) -> bool:
 
 
 def commitment(seed: bytes) -> bytes:
-    """Binds a device to its seed before anybody has a share of it; says nothing about 256 random bits."""
+    """Binds a device to its seed before anybody has a share of it; says nothing about 128 random bits."""
     return sha256(_statement("seed").encode() + seed).digest()
 
 
-def agreed_key(private: X25519PrivateKey, peer: bytes, salt: bytes, purpose: str, *names: str) -> bytes:
-    """The 32-byte key that two devices share for one purpose. peer: the other's X25519 public key; salt: the roster's
-    digest. ProtocolError: the peer's key is one that nothing secret can be agreed on with."""
+def agreed_key(
+    private: X25519PrivateKey, peer: bytes, salt: bytes, purpose: str, *names: str, size: int = KEY_BYTES
+) -> bytes:
+    """The key of ``size`` bytes that two devices share for one purpose. peer: the other's X25519 public key; salt: the
+    roster's digest. ProtocolError: the peer's key is one that nothing secret can be agreed on with."""
     try:
         shared = private.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError as error:
         raise ProtocolError("X25519 public key: found a point of small order, expected one made at random") from error
-    return derived_key(shared, salt, purpose, *names)
+    return derived_key(shared, salt, purpose, *names, size=size)
 
 
-def derived_key(secret: bytes, salt: bytes, purpose: str, *names: str) -> bytes:
-    """32 bytes of HKDF-SHA256 under ``salt``, for a purpose and those it concerns."""
-    return HKDF(SHA256(), SECRET_BYTES, salt, _statement(purpose, *names).encode()).derive(secret)
+def derived_key(secret: bytes, salt: bytes, purpose: str, *names: str, size: int = KEY_BYTES) -> bytes:
+    """``size`` bytes of HKDF-SHA256 under ``salt``, for a purpose and those it concerns."""
+    return HKDF(SHA256(), size, salt, _statement(purpose, *names).encode()).derive(secret)
 
 
 def seal(key: bytes, content: bytes, *names: str) -> bytes:
-    """AES-256-GCM under a fresh nonce, which comes first; ``names`` (round, from, to) are authenticated with it."""
-    nonce = os.urandom(_NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, content, _statement("share", *names).encode())
+    """AES-256-GCM; ``names`` (round, from, to) are authenticated with it. The key is of one roster, sender and
+    receiver, and what is sealed follows from the sender's secrets and that roster: no nonce meets two contents."""
+    return AESGCM(key).encrypt(_NONCE, content, _statement("share", *names).encode())
 
 
 def open_sealed(key: bytes, sealed: bytes, *names: str) -> bytes:
     """What was sealed. ProtocolError: with another key, for others, or altered."""
-    nonce, content = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
     try:
-        return AESGCM(key).decrypt(nonce, content, _statement("share", *names).encode())
+        return AESGCM(key).decrypt(_NONCE, sealed, _statement("share", *names).encode())
     except (InvalidTag, ValueError) as error:
         raise ProtocolError(f"sealed share {' '.join(names)}: not sealed for this device, or altered") from error
 

@@ -77,7 +77,7 @@ def keystream(key: bytes, roster: Roster) -> Words:
 
 
 def own_mask(seed: bytes, device_id: str, roster: Roster, digest: bytes) -> Words:
-    """The mask that a device adds besides those of its pairs, from its 32-byte seed. digest: the roster's."""
+    """The mask that a device adds besides those of its pairs, from its 16-byte seed. digest: the roster's."""
     return keystream(derived_key(seed, digest, "own mask", roster.round_id, device_id), roster)
 
 

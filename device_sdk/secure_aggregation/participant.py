@@ -24,25 +24,26 @@ from pydantic import BaseModel, ConfigDict
 
 from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation import keys, masks
-from device_sdk.secure_aggregation.shares import split
+from device_sdk.secure_aggregation.shares import Elements, read_share, split, to_bytes, uniform
 from device_sdk.wire import secure_aggregation as wire
 
 
 class Participant(BaseModel):
-    """All that a device keeps of one round, written to the encrypted state between stages. sharing, masking: private
-    X25519 keys; seed: of the device's own mask. minimum: what this device demands of a roster. The rest comes stage by
-    stage: roster, own_share of the seed and dealt; deliveries and masked; survivors and agreed; revealed."""
+    """All that a device keeps of one round, written to the encrypted state between stages. sharing: private X25519 key;
+    masking: seed of the other one, which masks are agreed on with; seed: of the device's own mask. minimum: what this
+    device demands of a roster. The rest comes stage by stage: roster, own_share of the seed and dealt; deliveries and
+    masked; survivors and agreed; revealed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    sharing: wire.Secret
-    masking: wire.Secret
-    seed: wire.Secret
+    sharing: wire.Key
+    masking: wire.Seed
+    seed: wire.Seed
     minimum: int
     advertised: wire.KeyAdvertisement
     roster: wire.Roster | None = None
     own_share: wire.Share | None = None
     dealt: wire.DealtShares | None = None
-    deliveries: dict[str, wire.Sealed] | None = None
+    deliveries: dict[str, wire.Delivery] | None = None
     masked: wire.MaskedInput | None = None
     survivors: tuple[str, ...] | None = None
     agreed: wire.SurvivorSignature | None = None
@@ -66,7 +67,7 @@ def advertise(
 ) -> Participant:
     """Stage 1: fresh keys, signed. subject: what the vector is of; words: its length. minimum: the fewest devices to
     reveal a sum of."""
-    sharing, masking, seed = (os.urandom(wire.SECRET_BYTES) for _ in range(3))
+    sharing, masking, seed = os.urandom(wire.KEY_BYTES), os.urandom(wire.SEED_BYTES), os.urandom(wire.SEED_BYTES)
     unsigned = wire.KeyAdvertisement(
         device_id=device_id,
         round_id=round_id,
@@ -74,7 +75,7 @@ def advertise(
         words=words,
         identity_key=identity.public_key().public_bytes_raw(),
         sharing_key=keys.public_key(sharing),
-        masking_key=keys.public_key(masking),
+        masking_key=keys.public_key(keys.mask_key(masking)),
         seed_commitment=keys.commitment(seed),
         signature=bytes(64),
     )
@@ -83,25 +84,29 @@ def advertise(
 
 
 def share(participant: Participant, roster: wire.Roster) -> Participant:
-    """Stage 2: shares of the mask key and of the seed for every other device of the roster, sealed for it."""
+    """Stage 2: shares of the mask key and of the seed for every other device of the roster, sealed for those that do
+    not draw theirs. No chance is in it but that of the keys: the same roster always gets the same answer."""
     if participant.roster is not None:
         return participant if roster == participant.roster else _contradiction("roster")
     _check_roster(participant, roster)
     digest, count = keys.roster_digest(roster), len(roster.members)
-    of_mask_key = split(participant.masking, count, roster.threshold)
-    of_seed = split(participant.seed, count, roster.threshold)
     private, own = keys.load_private_key(participant.sharing), participant.device_id
-    sealed = {
-        member.device_id: keys.seal(
-            _sharing_key(private, member, own, member.device_id, digest),
-            of_mask_key[index] + of_seed[index],
-            *(roster.round_id, own, member.device_id),
-        )
-        for index, member in enumerate(roster.members)
-        if member.device_id != own
+    drawn = {
+        roster.point(name): _drawn_shares(private, roster.member(name), own, name, digest)
+        for name in roster.drawn_by(own)
     }
+    of_mask_key = split(participant.masking, {point: first for point, (first, _) in drawn.items()}, count)
+    of_seed = split(participant.seed, {point: second for point, (_, second) in drawn.items()}, count)
+    sealed = tuple(
+        keys.seal(
+            _sharing_key(private, roster.member(name), own, name, digest),
+            of_mask_key[roster.point(name)] + of_seed[roster.point(name)],
+            *(roster.round_id, own, name),
+        )
+        for name in roster.sealed_for(own)
+    )
     dealt = wire.DealtShares(device_id=own, round_id=roster.round_id, sealed=sealed)
-    own_share = of_seed[roster.point(own) - 1]
+    own_share = of_seed[roster.point(own)]
     return participant.model_copy(update={"roster": roster, "own_share": own_share, "dealt": dealt})
 
 
@@ -117,7 +122,7 @@ def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDAr
         _too_few("deliveries", len(deliveries) + 1, roster)
     digest = keys.roster_digest(roster)
     total = masks.to_words(vector, roster) + masks.own_mask(participant.seed, own, roster, digest)
-    private = keys.load_private_key(participant.masking)
+    private = keys.load_private_key(keys.mask_key(participant.masking))
     for peer in deliveries:
         total += masks.pair_mask(private, own, peer, roster, digest)
     masked = wire.MaskedInput(device_id=own, round_id=roster.round_id, masked=masks.pack(total, roster))
@@ -158,25 +163,43 @@ def reveal(participant: Participant, signatures: Mapping[str, bytes]) -> Partici
             raise PrivacyError(f"signatures: {name}: found {found}; {why}")
     if len(signatures.keys() | {own}) < roster.threshold:
         _too_few("signatures", len(signatures.keys() | {own}), roster)
-    opened = _opened(participant, roster)
-    seeds = {own: participant.own_share} | {name: seed for name, (_, seed) in opened.items() if name in survivors}
-    mask_keys = {name: key for name, (key, _) in opened.items() if name not in survivors}
-    revealed = wire.RevealedShares(device_id=own, round_id=roster.round_id, seeds=seeds, mask_keys=mask_keys)
+    held = _held(participant, roster) | {own: (wire.NO_SHARE, participant.own_share)}
+    nothing = wire.NO_SHARE, wire.NO_SHARE
+    shares = tuple(held.get(name, nothing)[name in survivors] for name in roster.device_ids)
+    revealed = wire.RevealedShares(device_id=own, round_id=roster.round_id, shares=shares)
     return participant.model_copy(update={"revealed": revealed})
 
 
-def _opened(participant: Participant, roster: wire.Roster) -> dict[str, tuple[bytes, bytes]]:
-    """(share of the mask key, share of the seed) by the device that dealt them, as far as they can be read."""
+def _held(participant: Participant, roster: wire.Roster) -> dict[str, tuple[bytes, bytes]]:
+    """(share of the mask key, share of the seed) by the device whose they are, as far as they can be read."""
     digest, private, own = keys.roster_digest(roster), keys.load_private_key(participant.sharing), participant.device_id
-    opened = {}
+    held = {}
     for name, sealed in (participant.deliveries or {}).items():
+        peer = roster.member(name)
+        if own in roster.drawn_by(name):
+            of_mask_key, of_seed = _drawn_shares(private, peer, name, own, digest)
+            held[name] = to_bytes(of_mask_key), to_bytes(of_seed)
+            continue
         try:
-            key = _sharing_key(private, roster.member(name), name, own, digest)
+            key = _sharing_key(private, peer, name, own, digest)
             content = keys.open_sealed(key, sealed, roster.round_id, name, own)
+            read_share(first := content[: wire.SHARE_BYTES])
+            read_share(second := content[wire.SHARE_BYTES :])
         except ProtocolError:
             continue
-        opened[name] = content[: wire.SHARE_BYTES], content[wire.SHARE_BYTES :]
-    return opened
+        held[name] = first, second
+    return held
+
+
+def _drawn_shares(
+    private: X25519PrivateKey, peer: wire.KeyAdvertisement, sender: str, receiver: str, digest: bytes
+) -> tuple[Elements, Elements]:
+    """The receiver's shares of the sender's mask key and seed, where the two draw them."""
+    elements = wire.SEED_BYTES // 2
+    names = peer.round_id, sender, receiver
+    stream = keys.agreed_key(private, peer.sharing_key, digest, "drawn shares", *names, size=2 * 8 * elements)
+    drawn = uniform(stream)
+    return drawn[:elements], drawn[elements:]
 
 
 def _sharing_key(

@@ -1,18 +1,23 @@
 """Messages of secure aggregation, version 1: devices add up vectors, of counts or of what they learned, so that the
 server sees the sum alone.
 
-    POST /v1/rounds/{round}/aggregation           signed  AggregationPoll -> AggregationTask
+    POST /v1/rounds/{round}/aggregation           signed  nothing -> AggregationTask
     POST /v1/rounds/{round}/aggregation/{stage}   signed  KeyAdvertisement, DealtShares, MaskedInput, SurvivorSignature
                                                           or RevealedShares, stage by stage -> StageReceipt
 
-A device polls, does what the task says, and polls again; every message may be sent again and counts once. Bytes travel
-as base64, and bytes of keys, seeds and shares have one length each: nothing longer or shorter is read."""
+A device polls, does what the task says, and polls again; every message may be sent again and counts once. A device's
+messages travel as plain bytes (``body``), since they are nothing else: who sends them and of which round is in the
+address and in the signed headers. The server's answers are JSON, bytes in them base64. Bytes of keys, seeds and shares
+have one length each: nothing longer or shorter is read."""
 
 import base64
-from typing import Annotated, Literal, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
 
+from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import Identifier, Message
 
 Stage = Literal["keys", "shares", "masked", "consistency", "unmasking"]
@@ -22,14 +27,16 @@ STAGES: tuple[Stage, ...] = ("keys", "shares", "masked", "consistency", "unmaski
 MAX_MEMBERS = 256
 """Devices in one roster: what a device computes grows with their number, what the server computes with its square."""
 
-SECRET_BYTES = 32
-SHARE_BYTES = 64
-"""One share of a secret: an element of GF(65537) for every two bytes of it, four bytes each, little-endian."""
-SEALED_BYTES = 12 + 2 * SHARE_BYTES + 16
-"""Two shares under AES-GCM: nonce, ciphertext, tag."""
+KEY_BYTES, SEED_BYTES = 32, 16
+SHARE_BYTES = 17
+"""One share of a seed: an element of GF(65537) for every two bytes of it, 17 bits each."""
+NO_SHARE = b"\xff" * SHARE_BYTES
+"""In place of a share that could not be read: no element of the field has only ones."""
+SEALED_BYTES = 2 * SHARE_BYTES + 16
+"""Two shares under AES-GCM: ciphertext, tag."""
 MAX_WORDS = 1 << 20
-MAX_MASKED_BYTES = 3_000_000
-"""As base64 this fits what a server reads of a report."""
+MAX_MASKED_BYTES = 4_000_000
+"""This fits what a server reads of a report."""
 
 
 def _decoded(value: object) -> object:
@@ -46,15 +53,46 @@ def _decoded(value: object) -> object:
 
 
 _Base64 = (BeforeValidator(_decoded), PlainSerializer(lambda value: base64.b64encode(value).decode(), return_type=str))
-Secret = Annotated[bytes, Field(strict=True, min_length=SECRET_BYTES, max_length=SECRET_BYTES), *_Base64]
+Key = Annotated[bytes, Field(strict=True, min_length=KEY_BYTES, max_length=KEY_BYTES), *_Base64]
+Seed = Annotated[bytes, Field(strict=True, min_length=SEED_BYTES, max_length=SEED_BYTES), *_Base64]
 Signature = Annotated[bytes, Field(strict=True, min_length=64, max_length=64), *_Base64]
 Share = Annotated[bytes, Field(strict=True, min_length=SHARE_BYTES, max_length=SHARE_BYTES), *_Base64]
 Sealed = Annotated[bytes, Field(strict=True, min_length=SEALED_BYTES, max_length=SEALED_BYTES), *_Base64]
+Delivery = Annotated[bytes, Field(strict=True, max_length=SEALED_BYTES), *_Base64]
+"""Two sealed shares; empty where the receiver draws its own."""
 Masked = Annotated[bytes, Field(strict=True, min_length=1, max_length=MAX_MASKED_BYTES), *_Base64]
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class KeyAdvertisement(Message):
+class StageMessage(Message):
+    """What a device sends at a stage. As bytes it is its fields one after the other, without the ids."""
+
+    stage: ClassVar[Stage]
+    device_id: Identifier
+    round_id: Identifier
+
+    @property
+    @abstractmethod
+    def body(self) -> bytes:
+        """As it travels."""
+
+    @classmethod
+    @abstractmethod
+    def fields(cls, body: bytes) -> Mapping[str, Any]:
+        """Of a body, but for the ids."""
+
+    @classmethod
+    def read(cls, body: bytes, device_id: str, round_id: str) -> Self:
+        """The message of a device for a round. ProtocolError: it is none, by the name of the first field at fault."""
+        try:
+            return cls.model_validate({"device_id": device_id, "round_id": round_id, **cls.fields(body)})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = first["loc"][0] if first["loc"] else cls.__name__
+            raise ProtocolError(f"{field}: {first['msg']}; the message has {len(body)} bytes") from error
+
+
+class KeyAdvertisement(StageMessage):
     """Public keys of one device for one round.
 
     subject: SHA-256 of what the values of its vector are of: of a word list, or of a model and its parameters
@@ -62,15 +100,26 @@ class KeyAdvertisement(Message):
     device enrolled with it. sharing_key, masking_key: X25519, one to encrypt shares and one to agree on masks.
     seed_commitment: SHA-256 of the seed of the device's own mask. signature: of all of it."""
 
-    device_id: Identifier
-    round_id: Identifier
+    stage: ClassVar[Stage] = "keys"
     subject: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     words: Annotated[int, Field(ge=1, le=MAX_WORDS)]
-    identity_key: Secret
-    sharing_key: Secret
-    masking_key: Secret
-    seed_commitment: Secret
+    identity_key: Key
+    sharing_key: Key
+    masking_key: Key
+    seed_commitment: Key
     signature: Signature
+
+    @property
+    def body(self) -> bytes:
+        keys = self.identity_key, self.sharing_key, self.masking_key, self.seed_commitment
+        return b"".join((bytes.fromhex(self.subject), self.words.to_bytes(4, "little"), *keys, self.signature))
+
+    @classmethod
+    def fields(cls, body: bytes) -> Mapping[str, Any]:
+        names = "identity_key", "sharing_key", "masking_key", "seed_commitment"
+        keys = {name: body[start : start + 32] for name, start in zip(names, range(36, 164, 32), strict=True)}
+        words = int.from_bytes(body[32:36], "little")
+        return {"subject": body[:32].hex(), "words": words, **keys, "signature": body[164:]}
 
 
 class Roster(Message):
@@ -125,46 +174,86 @@ class Roster(Message):
         """KeyError: not in the roster."""
         return self.members[self.point(device_id) - 1]
 
+    def after(self, device_id: str) -> tuple[str, ...]:
+        """All other devices, from the next one on, round the roster. KeyError: not in the roster."""
+        point = self.point(device_id)
+        return self.device_ids[point:] + self.device_ids[: point - 1]
 
-class DealtShares(Message):
-    """One device's shares of its mask key and of its seed, encrypted for every other device of the roster."""
+    def drawn_by(self, device_id: str) -> tuple[str, ...]:
+        """Whose shares of a device's secrets are drawn by the two, and never sent: t - 1 others. KeyError."""
+        return self.after(device_id)[: self.threshold - 1]
 
-    device_id: Identifier
-    round_id: Identifier
-    sealed: Annotated[dict[Identifier, Sealed], Field(min_length=1, max_length=MAX_MEMBERS)]
+    def sealed_for(self, device_id: str) -> tuple[str, ...]:
+        """For whom a device seals its shares, in this order: all others. KeyError."""
+        return self.after(device_id)[self.threshold - 1 :]
 
 
-class MaskedInput(Message):
+class DealtShares(StageMessage):
+    """One device's shares of its mask key and of its seed, encrypted for the devices of ``Roster.sealed_for``; without
+    any it says that the device is there."""
+
+    stage: ClassVar[Stage] = "shares"
+    sealed: Annotated[tuple[Sealed, ...], Field(max_length=MAX_MEMBERS)]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.sealed)
+
+    @classmethod
+    def fields(cls, body: bytes) -> Mapping[str, Any]:
+        return {"sealed": tuple(_pieces(body, SEALED_BYTES))}
+
+
+class MaskedInput(StageMessage):
     """One device's vector plus its masks, modulo 2^b: unsigned words of b bits, one after the other, the lowest bits
     first. It counts as one report."""
 
-    device_id: Identifier
-    round_id: Identifier
+    stage: ClassVar[Stage] = "masked"
     masked: Masked
 
+    @property
+    def body(self) -> bytes:
+        return self.masked
 
-class SurvivorSignature(Message):
+    @classmethod
+    def fields(cls, body: bytes) -> Mapping[str, Any]:
+        return {"masked": body}
+
+
+class SurvivorSignature(StageMessage):
     """A device's word that it was shown exactly these survivors."""
 
-    device_id: Identifier
-    round_id: Identifier
+    stage: ClassVar[Stage] = "consistency"
     signature: Signature
 
+    @property
+    def body(self) -> bytes:
+        return self.signature
 
-class RevealedShares(Message):
-    """What one device holds of the others' secrets: of the seed of every survivor, or of the mask key of a device that
-    dropped out. Never both of one device; shares that could not be read are left out."""
+    @classmethod
+    def fields(cls, body: bytes) -> Mapping[str, Any]:
+        return {"signature": body}
 
-    device_id: Identifier
-    round_id: Identifier
-    seeds: Annotated[dict[Identifier, Share], Field(max_length=MAX_MEMBERS)]
-    mask_keys: Annotated[dict[Identifier, Share], Field(max_length=MAX_MEMBERS)]
 
-    @model_validator(mode="after")
-    def _never_both(self) -> Self:
-        if both := self.seeds.keys() & self.mask_keys.keys():
-            raise ValueError(f"seeds, mask_keys: found both of {min(both)}, expected one of the two")
-        return self
+class RevealedShares(StageMessage):
+    """What one device holds of the others' secrets, in the order of the roster: of the seed of a survivor, of the mask
+    key of a device that dropped out, so never of both of one device; :data:`NO_SHARE` of who dealt none, and where it
+    could not be read."""
+
+    stage: ClassVar[Stage] = "unmasking"
+    shares: Annotated[tuple[Share, ...], Field(max_length=MAX_MEMBERS)]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.shares)
+
+    @classmethod
+    def fields(cls, body: bytes) -> Mapping[str, Any]:
+        return {"shares": tuple(_pieces(body, SHARE_BYTES))}
+
+
+def _pieces(body: bytes, size: int) -> Iterator[bytes]:
+    return (body[start : start + size] for start in range(0, len(body), size))
 
 
 class StageReceipt(Message):
@@ -172,13 +261,6 @@ class StageReceipt(Message):
 
     stage: Stage
     duplicate: bool = False
-
-
-class AggregationPoll(Message):
-    """A device asks what there is to do."""
-
-    device_id: Identifier
-    round_id: Identifier
 
 
 class AggregationTask(Message):
@@ -192,7 +274,7 @@ class AggregationTask(Message):
     stage: Stage | Literal["waiting", "done", "dropped", "abandoned"]
     retry_after_seconds: Seconds
     roster: Roster | None = None
-    deliveries: Annotated[dict[Identifier, Sealed], Field(max_length=MAX_MEMBERS)] | None = None
+    deliveries: Annotated[dict[Identifier, Delivery], Field(max_length=MAX_MEMBERS)] | None = None
     survivors: Annotated[tuple[Identifier, ...], Field(max_length=MAX_MEMBERS)] | None = None
     signatures: Annotated[dict[Identifier, Signature], Field(max_length=MAX_MEMBERS)] | None = None
 

@@ -8,7 +8,6 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from device_sdk.wire import messages as wire
-from device_sdk.wire import secure_aggregation as aggregation
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.operators import messages
 from server.web.operations import SCHEMAS
@@ -18,8 +17,6 @@ from server.web.routes.authorization import TABLE, Caller, Rule
 ROUTERS = [module.router for module in (devices, operators, health)]
 _BODIES = (
     *(wire.Enrol, wire.CheckIn, wire.MarginalReport, wire.WordReport, wire.Problem),
-    *(aggregation.AggregationPoll, aggregation.KeyAdvertisement, aggregation.DealtShares),
-    *(aggregation.MaskedInput, aggregation.SurvivorSignature, aggregation.RevealedShares),
     *(messages.RoundRequest, messages.MarginalPush, messages.RolloutRequest),
     *(messages.OperatorRequest, messages.EnrolmentTokenRequest),
 )

@@ -25,7 +25,8 @@ import httpx
 import numpy as np
 
 from device_sdk import Bundle, IdiolectError
-from device_sdk.wire.secure_aggregation import SHARE_BYTES, AggregationPoll, AggregationTask, RevealedShares
+from device_sdk.secure_aggregation.shares import PRIME, to_bytes
+from device_sdk.wire.secure_aggregation import NO_SHARE, SEED_BYTES, AggregationTask, RevealedShares
 from tests.server.parties import Party
 from tests.server.rounds.secure_aggregation.members import Member
 
@@ -75,7 +76,7 @@ def _go_on(flavour: str, stranger: Stranger, held: Member | None) -> Member | No
             return None
         nothing = np.zeros(len(stranger.bundle.words), np.int64)
         held = Member(stranger, offer["round_id"], nothing, digest=stranger.bundle.words.digest)
-    poll = held.post("", AggregationPoll(device_id=stranger.id, round_id=held.round_id))
+    poll = held.post("", b"")
     if poll.status_code == 409 and poll.json()["code"] == "not_joined":
         return held if held.join().status_code in (200, 409) else None
     task = AggregationTask.model_validate_json(poll.content) if poll.status_code == 200 else None
@@ -84,18 +85,15 @@ def _go_on(flavour: str, stranger: Stranger, held: Member | None) -> Member | No
     if (message := held.answer(task)) is None:
         return held
     if task.stage == "masked" and flavour == "poisoned ids":  # as a server might name a masked report
-        digest = sha256(message.model_dump_json().encode()).hexdigest()
+        digest = sha256(message.body).hexdigest()
         for name in (digest[:32], digest, held.participant.advertised.signature.hex()[:32]):
             answer = stranger.send_words(held.round_id, "quixotry", report_id=name, **stranger.known)
             DONE[f"poisoned ids answered {answer.status_code}"] += 1
     if isinstance(message, RevealedShares) and flavour == "false shares":
         # Every share another one, all of them elements of the field.
-        draw = partial(np.random.default_rng().integers, 0, 65537, SHARE_BYTES // 4)
-        changes = {
-            field: {name: draw().astype("<u4").tobytes() for name in getattr(message, field)}
-            for field in ("seeds", "mask_keys")
-        }
-        message = message.model_copy(update=changes)
+        draw = partial(np.random.default_rng().integers, 0, PRIME, SEED_BYTES // 2)
+        false = tuple(share if share == NO_SHARE else to_bytes(draw()) for share in message.shares)
+        message = message.model_copy(update={"shares": false})
         DONE["false reveals"] += 1
     if isinstance(message, RevealedShares) and flavour == "silent at the end":
         DONE["reveals left out"] += 1

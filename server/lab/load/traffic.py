@@ -19,7 +19,7 @@ import numpy as np
 
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.wire.messages import FIXED_POINT, CheckedIn, Message, Receipt
-from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask
+from device_sdk.wire.secure_aggregation import AggregationTask, StageMessage
 from server.lab.load.devices import SECONDS, Device, Line, Target, device_of
 
 SENDERS, THREADS = 2, 4
@@ -179,14 +179,13 @@ def stages(target: Target, numbers: range, round_id: str, members: int, minimum:
                 *(device.key, device.id, round_id), subject=target.words_digest, words=target.words, minimum=minimum
             )
             waiting[number] = device, participant
-            sender.sent(device, f"{path}/keys", _bytes(waiting[number][1].advertised), round_id)
+            sender.sent(device, f"{path}/keys", participant.advertised.body, round_id)
         deadline = time.monotonic() + SECONDS
         while waiting:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"round {round_id}: {len(waiting)} devices still wait for their group")
             for number, (device, participant) in list(waiting.items()):
-                poll = AggregationPoll(device_id=device.id, round_id=round_id)
-                content = sender.sent(device, path, _bytes(poll), round_id)
+                content = sender.sent(device, path, b"", round_id)
                 task = None if content is None else AggregationTask.model_validate_json(content)
                 if task is None or task.stage in ("done", "dropped", "abandoned"):
                     del waiting[number]
@@ -198,7 +197,7 @@ def stages(target: Target, numbers: range, round_id: str, members: int, minimum:
                 participant, message = _respond(participant, device, task, vector)
                 waiting[number] = device, participant
                 if message is not None:
-                    sender.sent(device, f"{path}/{task.stage}", _bytes(message), round_id)
+                    sender.sent(device, f"{path}/{task.stage}", message.body, round_id)
 
     path, some = f"/v1/rounds/{round_id}/aggregation", numbers[:members]
     return _together(target, [partial(work, some[each::THREADS]) for each in range(THREADS)])
@@ -206,7 +205,7 @@ def stages(target: Target, numbers: range, round_id: str, members: int, minimum:
 
 def _respond(
     before: Participant, device: Device, task: AggregationTask, vector: Any
-) -> tuple[Participant, Message | None]:
+) -> tuple[Participant, StageMessage | None]:
     """(the participant after a task, its answer if one is due). The vector has no noise, so that the sum tells who is
     in it."""
     if task.roster is not None:

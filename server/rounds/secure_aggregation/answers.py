@@ -4,9 +4,8 @@ Every message counts once, however often it comes. The checks are pure; every re
 begins with the name of the field. Whether a masked vector is honest nobody can see: that is the price of masks."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +17,7 @@ from device_sdk.secure_aggregation import keys
 from device_sdk.secure_aggregation.masks import read_words
 from device_sdk.secure_aggregation.shares import read_share
 from device_sdk.wire import secure_aggregation as wire
-from device_sdk.wire.messages import Message, Part
+from device_sdk.wire.messages import Part
 from server.devices.authentication import Sender, spend_nonce
 from server.devices.enrolment import find_device
 from server.plans.round import RoundSettings
@@ -36,36 +35,26 @@ from server.rounds.store import find_round, read_settings
 
 Shapes = Callable[[str, Part], Mapping[str, tuple[int, ...]]]
 
-MESSAGES: Mapping[wire.Stage, type[Message]] = {
-    "keys": wire.KeyAdvertisement,
-    "shares": wire.DealtShares,
-    "masked": wire.MaskedInput,
-    "consistency": wire.SurvivorSignature,
-    "unmasking": wire.RevealedShares,
+MESSAGES: Mapping[wire.Stage, type[wire.StageMessage]] = {
+    message.stage: message
+    for message in (
+        *(wire.KeyAdvertisement, wire.DealtShares, wire.MaskedInput),
+        *(wire.SurvivorSignature, wire.RevealedShares),
+    )
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """One message as it came. body: its exact bytes."""
-
-    round_id: str
-    stage: wire.Stage
-    message: Any
-    body: bytes
-
-
 def join(
-    connection: Connection, sender: Sender, envelope: Envelope, *, caps: Caps, shapes: Shapes, now: float
+    connection: Connection, sender: Sender, message: wire.KeyAdvertisement, *, caps: Caps, shapes: Shapes, now: float
 ) -> tuple[wire.StageReceipt, bool]:
     """Take a device's keys; it is in a group as soon as enough others have joined. Returns its receipt and whether that
     closed the round. shapes: of what a delta holds, by the weights' digest and the part. Raises Refusal: 409
     ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``, ``busy``, ``other_words``,
     ``stale_model``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``."""
     spend_nonce(connection, sender, now)
-    if (known := _repeated(connection, sender, envelope)) is not None:
+    if (known := _repeated(connection, message)) is not None:
         return known, False
-    row = find_round(connection, envelope.round_id)
+    row = find_round(connection, message.round_id)
     settings, stream = _settings(row)
     check_open(row, settings, stream, now)
     check_sampled(connection, row, sender.device_id)
@@ -74,16 +63,16 @@ def join(
         raise Refusal(403, "excluded", detail, "device_id")
     if store.is_busy(connection, sender.device_id):
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
-    _check_subject(connection, row, settings, envelope.message, shapes)
+    _check_subject(connection, row, settings, message, shapes)
     check_affordable(connection, sender.device_id, stream, settings, caps)
     device = find_device(connection, sender.device_id)
     assert device is not None
     with _refusing():
-        check_advertisement(envelope.message, device.public_key)
-        check_distinct(envelope.message, [entry.body for entry in store.waiting(connection, row.id)])
-    store.keep(connection, row.id, sender.device_id, "keys", envelope.body, None, now)
+        check_advertisement(message, device.public_key)
+        check_distinct(message, others := store.waiting(connection, row.id))
+    store.keep(connection, message, None, now)
     count(connection, row.id, settings, 1)
-    if len(store.waiting(connection, row.id)) >= settings.groups.size:
+    if len(others) + 1 >= settings.groups.size:
         form_groups(connection, row, settings, now)
     return wire.StageReceipt(stage="keys"), close_if_full(connection, row.id, settings, now)
 
@@ -98,42 +87,44 @@ def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: s
         check_open(row, settings, stream, now)
 
 
-def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[wire.StageReceipt, bool]:
+def answer(
+    connection: Connection, sender: Sender, message: wire.StageMessage, *, now: float
+) -> tuple[wire.StageReceipt, bool]:
     """Take a device's answer at the present stage of its group. Returns its receipt and whether the sum can be taken.
     Raises Refusal: 409 ``replayed``, ``message_conflict``, ``not_collected``, ``not_joined``, ``other_stage``; 404
     ``unknown_round``; 422 ``bad_message``."""
     spend_nonce(connection, sender, now)
-    if (known := _repeated(connection, sender, envelope)) is not None:
+    if (known := _repeated(connection, message)) is not None:
         return known, False
-    row = find_round(connection, envelope.round_id)
+    row = find_round(connection, message.round_id)
     settings, _ = _settings(row)
     joined = store.find_message(connection, row.id, sender.device_id, "keys")
     if joined is None or joined.group_id is None:
         raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
     stored = store.find_group(connection, joined.group_id)
-    if stored.group.stage != envelope.stage:
-        detail = f"stage: found {envelope.stage}, the group is at {stored.ended or stored.group.stage}"
+    if stored.group.stage != message.stage:
+        detail = f"stage: found {message.stage}, the group is at {stored.ended or stored.group.stage}"
         raise Refusal(409, "other_stage", detail, "stage")
     try:
         group = answered_by(stored.group, sender.device_id)
     except ProtocolError as error:
         raise Refusal(409, "other_stage", str(error), "stage") from error
     with _refusing():
-        check_answer(envelope.message, group)
-    store.keep(connection, row.id, sender.device_id, envelope.stage, envelope.body, stored.id, now)
-    if is_finished(group) and envelope.stage != "unmasking":
+        check_answer(message, group)
+    store.keep(connection, message, stored.id, now)
+    if is_finished(group) and message.stage != "unmasking":
         move_on(connection, stored, group, settings, now)
-    return wire.StageReceipt(stage=envelope.stage), is_finished(group) and envelope.stage == "unmasking"
+    return wire.StageReceipt(stage=message.stage), is_finished(group) and message.stage == "unmasking"
 
 
-def _repeated(connection: Connection, sender: Sender, envelope: Envelope) -> wire.StageReceipt | None:
-    known = store.find_message(connection, envelope.round_id, sender.device_id, envelope.stage)
+def _repeated(connection: Connection, message: wire.StageMessage) -> wire.StageReceipt | None:
+    known = store.find_message(connection, message.round_id, message.device_id, message.stage)
     if known is None:
         return None
-    if known.body_sha256 != sha256(envelope.body).hexdigest():
-        detail = f"this device sent another message at stage {envelope.stage} of this round"
+    if known.body_sha256 != sha256(message.body).hexdigest():
+        detail = f"this device sent another message at stage {message.stage} of this round"
         raise Refusal(409, "message_conflict", detail, "stage")
-    return wire.StageReceipt(stage=envelope.stage, duplicate=True)
+    return wire.StageReceipt(stage=message.stage, duplicate=True)
 
 
 def _settings(row: Row[Any]) -> tuple[RoundSettings, str]:
@@ -183,25 +174,26 @@ def check_advertisement(message: wire.KeyAdvertisement, identity_key: bytes) -> 
         raise ProtocolError("signature: not that of identity_key over these keys and this round")
 
 
-def check_distinct(message: wire.KeyAdvertisement, others: Iterable[bytes]) -> None:
-    """others: advertisements, as they came, of devices that may be in one roster with this one."""
-    for body in others:
-        other = wire.KeyAdvertisement.model_validate_json(body)
+def check_distinct(message: wire.KeyAdvertisement, others: Iterable[wire.KeyAdvertisement]) -> None:
+    """others: of devices that may be in one roster with this one."""
+    for other in others:
         for field in ("sharing_key", "masking_key", "seed_commitment"):
             if getattr(message, field) == getattr(other, field):
                 raise ProtocolError(f"{field}: another device of this round has the same")
 
 
-def check_answer(message: Any, group: Group) -> None:
+def check_answer(message: wire.StageMessage, group: Group) -> None:
     match message:
         case wire.DealtShares():
-            _check_names("sealed", message.sealed, set(group.roster.device_ids) - {message.device_id}, exactly=True)
+            expected = len(group.roster.sealed_for(message.device_id))
+            if len(message.sealed) != expected:
+                raise ProtocolError(f"sealed: found shares for {len(message.sealed)} devices, expected {expected}")
         case wire.MaskedInput():
             read_words(message.masked, group.roster)
         case wire.SurvivorSignature():
             check_signature(message, group.roster, group.survivors)
         case wire.RevealedShares():
-            check_revealed(message, group.dealers, group.survivors)
+            check_revealed(message, group)
 
 
 def check_signature(message: wire.SurvivorSignature, roster: wire.Roster, survivors: tuple[str, ...]) -> None:
@@ -211,23 +203,19 @@ def check_signature(message: wire.SurvivorSignature, roster: wire.Roster, surviv
         raise ProtocolError(f"signature: not this device's over the {len(survivors)} survivors of its group")
 
 
-def check_revealed(message: wire.RevealedShares, dealers: Set[str], survivors: tuple[str, ...]) -> None:
-    _check_names("seeds", message.seeds, set(survivors))
-    _check_names("mask_keys", message.mask_keys, dealers - set(survivors))
-    for field, shares in (("seeds", message.seeds), ("mask_keys", message.mask_keys)):
-        for name, content in shares.items():
-            try:
-                read_share(content)
-            except ProtocolError as error:
-                raise ProtocolError(f"{field}.{name}: {error}") from error
-
-
-def _check_names(field: str, found: Iterable[str], expected: Set[str], *, exactly: bool = False) -> None:
-    unknown, missing = set(found) - expected, expected - set(found)
-    if unknown:
-        raise ProtocolError(f"{field}: found {min(unknown)}, which has no place in it")
-    if exactly and missing:
-        raise ProtocolError(f"{field}: {min(missing)} is missing; expected one entry for each of {len(expected)}")
+def check_revealed(message: wire.RevealedShares, group: Group) -> None:
+    names = group.roster.device_ids
+    if len(message.shares) != len(names):
+        raise ProtocolError(f"shares: found {len(message.shares)}, expected one place for each of {len(names)} devices")
+    for name, content in zip(names, message.shares, strict=True):
+        if content == wire.NO_SHARE:
+            continue
+        if name not in group.dealers:
+            raise ProtocolError(f"shares.{name}: found one of a device that dealt none")
+        try:
+            read_share(content)
+        except ProtocolError as error:
+            raise ProtocolError(f"shares.{name}: {error}") from error
 
 
 def next_task(
@@ -264,10 +252,21 @@ def _needed(connection: Connection, stored: StoredGroup, device_id: str) -> dict
         case "shares":
             return {"roster": stored.group.roster}
         case "masked":
-            dealt = store.bodies(connection, stored.id, "shares", wire.DealtShares)
-            return {"deliveries": {name: each.sealed[device_id] for name, each in dealt.items() if name != device_id}}
+            dealt = store.answers(connection, stored.id, wire.DealtShares)
+            return {"deliveries": deliveries(stored.group.roster, dealt.values(), device_id)}
         case "consistency":
             return {"survivors": stored.group.survivors}
         case _:
-            signed = store.bodies(connection, stored.id, "consistency", wire.SurvivorSignature)
+            signed = store.answers(connection, stored.id, wire.SurvivorSignature)
             return {"signatures": {name: each.signature for name, each in signed.items()}}
+
+
+def deliveries(roster: wire.Roster, dealt: Iterable[wire.DealtShares], device_id: str) -> dict[str, bytes]:
+    """What others sealed for a device, by sender; empty where the device draws its shares."""
+    found = {}
+    for each in dealt:
+        if each.device_id != device_id:
+            receivers = roster.sealed_for(each.device_id)
+            sealed = each.sealed[receivers.index(device_id)] if device_id in receivers else b""
+            found[each.device_id] = sealed
+    return found

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.secure_aggregation import KeyAdvertisement, MaskedInput, RevealedShares, Roster
+from device_sdk.wire.secure_aggregation import MaskedInput, RevealedShares, Roster
 from server.plans.round import RoundSettings, word_bits
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
@@ -96,7 +96,7 @@ def form_groups(
     assert plan is not None
     # A sum may be revealed where shares are all of the noise, and never of one device alone.
     size, minimum = settings.groups.size, max(2, plan.minimum_survivors)
-    advertised = [KeyAdvertisement.model_validate_json(entry.body) for entry in store.waiting(connection, row.id)]
+    advertised = store.waiting(connection, row.id)
     if whole:
         parts = [advertised[start : start + size] for start in range(0, len(advertised) - size + 1, size)]
     else:
@@ -146,8 +146,8 @@ def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
         return _Unmasked(None, str(error))
     with database.read() as connection:
         settings = read_settings(find_round(connection, stored.round_id))
-        masked = store.bodies(connection, stored.id, "masked", MaskedInput)
-        revealed = store.bodies(connection, stored.id, "unmasking", RevealedShares)
+        masked = store.answers(connection, stored.id, MaskedInput)
+        revealed = store.answers(connection, stored.id, RevealedShares)
     recovered = recover_secrets(roster, group.dealers, masked.keys(), list(revealed.values()))
     excluded = excluded_by(roster, recovered)
     left_out = "; ".join(f"{name}: {each.reason}" for name, each in excluded.items())

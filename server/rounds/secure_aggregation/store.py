@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.messages import Message
-from device_sdk.wire.secure_aggregation import STAGES, Roster, Stage
+from device_sdk.wire.secure_aggregation import STAGES, KeyAdvertisement, Roster, Stage, StageMessage
 from server.storage.database import forget, overwrite
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
@@ -24,7 +23,7 @@ from server.storage.schema import rounds
 
 ENDED = ("done", "abandoned")
 
-_Message = TypeVar("_Message", bound=Message)
+_Message = TypeVar("_Message", bound=StageMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +94,10 @@ class StoredGroup:
     ended: str | None
 
 
-def keep(
-    connection: Connection, round_id: str, device_id: str, stage: Stage, body: bytes, group_id: int | None, now: float
-) -> None:
+def keep(connection: Connection, message: StageMessage, group_id: int | None, now: float) -> None:
     """Store one message as it came."""
-    own = {"round_id": round_id, "device_id": device_id, "stage": stage, "group_id": group_id}
+    own = {"round_id": message.round_id, "device_id": message.device_id, "stage": message.stage, "group_id": group_id}
+    body = message.body
     content = {"body": body, "body_sha256": sha256(body).hexdigest(), "size": len(body)}
     connection.execute(insert(messages).values(**own, **content, received_at=now))
 
@@ -127,10 +125,11 @@ def decline(connection: Connection, round_id: str) -> None:
     connection.execute(update(messages).where(*_unplaced(round_id)).values(body=None))
 
 
-def waiting(connection: Connection, round_id: str) -> list[Row[Any]]:
+def waiting(connection: Connection, round_id: str) -> list[KeyAdvertisement]:
     """Keys of devices that are in no group yet, the oldest first."""
     query = select(messages).where(*_unplaced(round_id), messages.c.body.is_not(None))
-    return list(connection.execute(query.order_by(messages.c.received_at, messages.c.device_id)))
+    rows = connection.execute(query.order_by(messages.c.received_at, messages.c.device_id))
+    return [KeyAdvertisement.read(row.body, row.device_id, round_id) for row in rows]
 
 
 def _unplaced(round_id: str) -> tuple[Any, ...]:
@@ -177,11 +176,11 @@ def count_members(connection: Connection, group_id: int) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def bodies(connection: Connection, group_id: int, stage: Stage, message: type[_Message]) -> dict[str, _Message]:
+def answers(connection: Connection, group_id: int, message: type[_Message]) -> dict[str, _Message]:
     """The messages of one stage, by device in the order of their ids; none once the group has ended."""
-    query = select(messages.c.device_id, messages.c.body).where(_in(group_id), messages.c.stage == stage)
-    rows = connection.execute(query.where(messages.c.body.is_not(None)).order_by(messages.c.device_id))
-    return {row.device_id: message.model_validate_json(row.body) for row in rows}
+    query = select(messages).where(_in(group_id), messages.c.stage == message.stage, messages.c.body.is_not(None))
+    rows = connection.execute(query.order_by(messages.c.device_id))
+    return {row.device_id: message.read(row.body, row.device_id, row.round_id) for row in rows}
 
 
 def set_stage(connection: Connection, group_id: int, stage: Stage, deadline: float) -> None:

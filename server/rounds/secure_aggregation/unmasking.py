@@ -10,8 +10,8 @@ tells the true secret from every other. So a secret is found by the first of the
 
 1. the shares of ``threshold`` holders, those first who told nothing false so far;
 2. the error locator that all elements of the shares have in common (Peterson's equations of all of them at once): up to
-   half of the shares beyond the threshold may be false whatever they are, and all but one of them, up to sixteen, where
-   liars do not agree on what they send;
+   half of the shares beyond the threshold may be false whatever they are, and eight ninths of them where liars do not
+   agree on what they send;
 3. one choice of holders after the other, as far as the ``WORK`` for a group goes: in groups of up to fifteen those are
    all that there are, so that any ``threshold`` true shares do.
 
@@ -24,7 +24,6 @@ is as near. With more of them, liars could have made another one with the same s
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -34,15 +33,15 @@ from sqlalchemy import Connection, func, insert, select
 from device_sdk.errors import ProtocolError
 from device_sdk.privacy.quantised import clip_steps, largest_sum
 from device_sdk.secure_aggregation import keys, masks
-from device_sdk.secure_aggregation.shares import PRIME, powers, read_share
+from device_sdk.secure_aggregation.shares import PRIME, interpolation, inverse, powers, products, read_share
 from device_sdk.wire.messages import DeltaPlan
-from device_sdk.wire.secure_aggregation import RevealedShares, Roster
+from device_sdk.wire.secure_aggregation import NO_SHARE, RevealedShares, Roster
 from server.storage.schema import exclusions
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """secrets: of the survivors their seeds, of the dealers that dropped out their mask keys. disputes: (dealer,
+    """secrets: seeds, of the survivors' own masks and of the mask keys of dealers that dropped out. disputes: (dealer,
     holder) where what the holder sent, or did not send, is not of the dealer's secret: one of the two is to blame.
     lost: why other secrets were not found, by dealer. revealing: how many devices sent shares."""
 
@@ -60,8 +59,9 @@ def recover_secrets(
     holders = {point: name for name, point in names.items()}
     shares: dict[str, dict[int, bytes]] = {}
     for dealer in sorted(survivors | dealers):
-        sent = ((each.device_id, each.seeds if dealer in survivors else each.mask_keys) for each in revealed)
-        shares[dealer] = {names[holder]: held[dealer] for holder, held in sent if dealer in held}
+        at = roster.point(dealer) - 1
+        held = {names[each.device_id]: each.shares[at] for each in revealed}
+        shares[dealer] = {point: share for point, share in held.items() if share != NO_SHARE}
     disputes = {(dealer, name) for dealer, held in shares.items() for name in names if names[name] not in held}
 
     def announced(dealer: str) -> Callable[[bytes], bool]:
@@ -69,7 +69,7 @@ def recover_secrets(
         member = roster.member(dealer)
         if dealer in survivors:
             return lambda secret: keys.commitment(secret) == member.seed_commitment
-        return lambda secret: keys.public_key(secret) == member.masking_key
+        return lambda secret: keys.public_key(keys.mask_key(secret)) == member.masking_key
 
     secrets: dict[str, bytes] = {}
     doubted: set[int] = set()
@@ -101,7 +101,7 @@ def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recov
     for name in sorted(masked):
         total -= masks.own_mask(recovered.secrets[name], name, roster, digest)
     for name in sorted(dealers - masked.keys()):
-        private = keys.load_private_key(recovered.secrets[name])
+        private = keys.load_private_key(keys.mask_key(recovered.secrets[name]))
         for survivor in masked:  # what the dropped device would have added cancels what its peer did
             total += masks.pair_mask(private, name, survivor, roster, digest)
     return masks.signed(total, roster)
@@ -157,13 +157,13 @@ def decode(
     held = np.array(sorted(shares, key=lambda point: (point in doubted, point)), np.int64)
     values = np.stack([read_share(shares[int(point)]) for point in held])
     for chosen in _choices(held, values, threshold, sum(int(point) not in doubted for point in held), budget):
-        constants = _at(np.zeros(1, np.int64), held[chosen]) @ values[chosen] % PRIME
+        constants = interpolation(np.zeros(1, np.int64), held[chosen]) @ values[chosen] % PRIME
         if constants.max() >= PRIME - 1:  # 65536 is no two bytes
             continue
         secret = constants[0].astype("<u2").tobytes()
         if is_announced(secret):
             others = np.setdiff1d(np.arange(len(held)), chosen)
-            on_them = (_at(held[others], held[chosen]) @ values[chosen] % PRIME == values[others]).all(axis=1)
+            on_them = (interpolation(held[others], held[chosen]) @ values[chosen] % PRIME == values[others]).all(axis=1)
             false = held[others[~on_them]].tolist()
             return Decoded(secret, frozenset(false if 2 * len(false) <= len(others) else ()))
     return None
@@ -192,7 +192,7 @@ def _located(points: Elements, values: Elements, threshold: int) -> Iterator[NDA
     spare = len(points) - threshold
     if spare < 2:
         return
-    checks = powers(points, spare).T * _inverse(_products(points[:, None] - points))
+    checks = powers(points, spare).T * inverse(products(points[:, None] - points))
     syndromes = checks % PRIME @ values % PRIME  # [spare, elements], zero where all shares are true
     for most in sorted({spare // 2, spare * values.shape[1] // (values.shape[1] + 1), spare - 1}):
         rows = np.arange(spare - most)[:, None] + np.arange(most + 1)  # neighbours that a locator's coefficients weigh
@@ -211,7 +211,7 @@ def _null_space(matrix: Elements) -> Elements:
             continue
         row = len(pivots)
         left[[row, row + found[0]]] = left[[row + found[0], row]]
-        left[row] = left[row] * _inverse(left[row, column]) % PRIME
+        left[row] = left[row] * inverse(left[row, column]) % PRIME
         factors = left[:, column].copy()
         factors[row] = 0
         left = (left - factors[:, None] * left[row]) % PRIME
@@ -224,32 +224,6 @@ def _null_space(matrix: Elements) -> Elements:
         basis[number, column] = 1
         basis[number, pivots] = -left[: len(pivots), column] % PRIME
     return basis
-
-
-def _at(targets: Elements, points: Elements) -> Elements:
-    """Lagrange's basis polynomials through ``points``, at others: int64 [targets, points]."""
-    apart = (targets[:, None] - points) % PRIME
-    whole = _product(apart)
-    scale = _inverse(_products(points[:, None] - points))
-    return whole[:, None] * (_inverse(apart) * scale % PRIME) % PRIME
-
-
-def _products(differences: Elements) -> Elements:
-    """Products of the rows of a square, but for its diagonal."""
-    return _product(differences % PRIME + np.eye(len(differences), dtype=np.int64))
-
-
-def _product(rows: Elements) -> Elements:
-    return reduce(lambda left, right: left * right % PRIME, rows.T, np.ones(len(rows), np.int64))
-
-
-def _inverse(elements: Elements) -> Elements:
-    """By Fermat: x^(p - 2), whose exponent is 2^16 - 1."""
-    found, square = np.ones_like(elements), elements % PRIME
-    for _ in range(16):
-        found = found * square % PRIME
-        square = square * square % PRIME
-    return found
 
 
 DISPUTED_SECONDS = 30 * 86_400.0

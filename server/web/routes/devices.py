@@ -23,7 +23,7 @@ from device_sdk.wire.messages import (
     Receipt,
     WordReport,
 )
-from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
+from device_sdk.wire.secure_aggregation import AggregationTask, KeyAdvertisement, Stage, StageReceipt
 from server.aggregation.validation import read_delta, validate_counts, validate_words
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender, authenticate, check_body, spend_nonce
@@ -139,6 +139,7 @@ Delta = Annotated[bytes, Depends(upload_reader(lambda its: its.delta_bytes, taki
 
 
 DELTA = Bytes("A delta: safetensors bytes whose metadata has a DeltaHeader as JSON under `header`.")
+STAGE = Bytes("A message of a stage: the fields of the class of its name in `device_sdk.wire`, one after the other.")
 DIFFERENCE = Bytes("What makes the weights of one version of those of another.")
 METADATA = Bytes("Signed metadata of The Update Framework, exact bytes.", "application/json")
 ENROLMENT = ("401 bad_token", "403 device_revoked token_revoked token_expired token_used_up", "422 bad_key")
@@ -248,30 +249,31 @@ def post_words(request: Request, round_id: str, body: Words) -> Response:
     return _accept(server, sender, Contribution(report.report_id, round_id, "words", body, 0, counts=named))
 
 
-@router.post(
-    "/rounds/{round_id}/aggregation", **operation(AggregationTask, *REPORT, "409 not_joined", takes=AggregationPoll)
-)
+@router.post("/rounds/{round_id}/aggregation", **operation(AggregationTask, *REPORT, "409 not_joined"))
 def post_poll(request: Request, round_id: str, body: Small) -> Response:
-    server, sender, _ = received(request, body, AggregationPoll, round_id)
+    server, sender = service(request), sender_of(request, body)
+    if body:
+        raise Refusal(422, "bad_message", f"body: found {len(body)} bytes, expected none", "body")
     with server.database.write() as connection:
         spend_nonce(connection, sender, server.settings.clock())
         return answer(answers.next_task(connection, sender.device_id, round_id, server.settings.retry_after_seconds))
 
 
-@router.post(
-    "/rounds/{round_id}/aggregation/{stage}",
-    **operation(StageReceipt, *REPORT, *UNFIT_STAGE, takes=tuple(answers.MESSAGES.values())),
-)
+@router.post("/rounds/{round_id}/aggregation/{stage}", **operation(StageReceipt, *REPORT, *UNFIT_STAGE, takes=STAGE))
 def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
-    server, sender, message = received(request, body, answers.MESSAGES[stage], round_id)
-    envelope, settings = answers.Envelope(round_id, stage, message, body), server.settings
+    server, sender = service(request), sender_of(request, body)
+    settings = server.settings
+    try:
+        message = answers.MESSAGES[stage].read(body, sender.device_id, round_id)
+    except ProtocolError as error:
+        raise refused(error, "bad_message", str(error).partition(": ")[0]) from error
 
     def work() -> tuple[StageReceipt, bool]:
         with server.database.write() as connection:
             now = settings.clock()
-            if stage == "keys":
-                return answers.join(connection, sender, envelope, caps=server.caps, shapes=server.shapes, now=now)
-            return answers.answer(connection, sender, envelope, now=now)
+            if isinstance(message, KeyAdvertisement):
+                return answers.join(connection, sender, message, caps=server.caps, shapes=server.shapes, now=now)
+            return answers.answer(connection, sender, message, now=now)
 
     try:
         receipt, wake = run_unhurried(work)

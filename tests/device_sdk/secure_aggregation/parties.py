@@ -47,7 +47,12 @@ def shared(parties: dict[str, Party], roster: Roster) -> dict[str, Participant]:
 
 
 def deliveries(participants: dict[str, Participant], to: str) -> dict[str, bytes]:
-    return {name: each.dealt.sealed[to] for name, each in participants.items() if name != to and each.dealt}
+    found = {}
+    for name, each in participants.items():
+        if name != to and each.dealt is not None and each.roster is not None:
+            receivers = each.roster.sealed_for(name)
+            found[name] = each.dealt.sealed[receivers.index(to)] if to in receivers else b""
+    return found
 
 
 def masked(participants: dict[str, Participant], vectors: dict[str, NDArray[np.int64]]) -> dict[str, Participant]:

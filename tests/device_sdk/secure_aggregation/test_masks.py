@@ -20,7 +20,7 @@ ROSTER = roster_of(PARTIES)
 
 
 def pair_mask(party: Party, peer: str, roster: Roster) -> masks.Words:
-    private = keys.load_private_key(party.participant.masking)
+    private = keys.load_private_key(keys.mask_key(party.participant.masking))
     return masks.pair_mask(private, party.id, peer, roster, keys.roster_digest(roster))
 
 

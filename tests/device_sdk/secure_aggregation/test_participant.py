@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation import keys
 from device_sdk.secure_aggregation.participant import Participant, agree, mask, reveal, share
-from device_sdk.wire.secure_aggregation import Roster
+from device_sdk.secure_aggregation.shares import Elements, split, to_bytes, uniform
+from device_sdk.wire.secure_aggregation import NO_SHARE, Roster
 from tests.device_sdk.secure_aggregation.parties import advertised, deliveries, masked, resigned, roster_of, shared
 
 COUNT = 6  # threshold 4
@@ -36,6 +37,36 @@ class Group:
             found[name] = self.agreed(name, survivors).agreed.signature
         return found
 
+    def secrets(self, holder: str) -> dict[str, tuple[bytes, bytes]]:
+        """A holder's shares of every other device's mask key and seed, made anew."""
+        held = {}
+        for dealer in self.names:
+            if dealer != holder:
+                key, seed = self.masked[dealer].masking, self.masked[dealer].seed
+                drawn = {self.roster.point(name): self._drawn(dealer, name) for name in self.roster.drawn_by(dealer)}
+                point = self.roster.point(holder)
+                if point in drawn:
+                    held[dealer] = to_bytes(drawn[point][0]), to_bytes(drawn[point][1])
+                else:
+                    first, second = ({at: pair[which] for at, pair in drawn.items()} for which in (0, 1))
+                    held[dealer] = split(key, first, COUNT)[point], split(seed, second, COUNT)[point]
+        return held
+
+    def _drawn(self, dealer: str, holder: str) -> tuple[Elements, Elements]:
+        """As the holder draws its shares; the dealer's are compared with them."""
+        private = keys.load_private_key(self.masked[holder].sharing)
+        stream = keys.agreed_key(
+            *(private, self.roster.member(dealer).sharing_key, keys.roster_digest(self.roster), "drawn shares"),
+            *(self.roster.round_id, dealer, holder),
+            size=128,
+        )
+        return uniform(stream[:64]), uniform(stream[64:])
+
+
+def share_in(done: Participant, name: str) -> bytes:
+    assert done.revealed is not None and done.roster is not None
+    return done.revealed.shares[done.roster.point(name) - 1]
+
 
 @pytest.fixture(scope="module")
 def group() -> Group:
@@ -44,6 +75,7 @@ def group() -> Group:
 
 def test_every_stage_again_is_the_same_answer(group: Group) -> None:
     assert share(group.shared[ME], group.roster) == group.shared[ME]
+    assert share(group.parties[ME].participant, group.roster) == group.shared[ME], "also where it was never kept"
     repeated = mask(group.masked[ME], deliveries(group.shared, ME), np.full(5, 99, np.int64))
     assert repeated == group.masked[ME], "another vector under the same masks would give away their difference"
     signed = group.agreed(ME, group.names)
@@ -75,8 +107,8 @@ def test_never_both_secrets_of_one_device(group: Group) -> None:
         with pytest.raises((PrivacyError, ProtocolError)):  # the others' signatures over the other list
             reveal(signed, group.signatures(second))
         done = reveal(signed, group.signatures(first))
-        assert done.revealed is not None and not done.revealed.seeds.keys() & done.revealed.mask_keys.keys()
-        assert set(done.revealed.seeds) == set(first) and set(done.revealed.mask_keys) == set(everyone) - set(first)
+        for name, (key, seed) in group.secrets(ME).items():
+            assert share_in(done, name) == (seed if name in first else key)
         assert reveal(done, group.signatures(second)) == done, "a second request gets the first answer"
         with pytest.raises(PrivacyError, match="survivors: differs"):
             agree(done, group.parties[ME].identity, second)
@@ -166,7 +198,7 @@ def test_what_is_no_roster(group: Group, change: Callable[[Group], dict[str, Any
 @pytest.mark.parametrize(
     "act",
     [
-        lambda g: mask(g.shared[ME], deliveries(g.shared, ME) | {"stranger": bytes(156)}, np.zeros(5, np.int64)),
+        lambda g: mask(g.shared[ME], deliveries(g.shared, ME) | {"stranger": bytes(50)}, np.zeros(5, np.int64)),
         lambda g: g.agreed(ME, (*g.names, "stranger")),
         lambda g: g.agreed(ME, g.names[1:]),
         lambda g: g.agreed(ME, tuple(reversed(g.names))),
@@ -185,14 +217,29 @@ def test_what_does_not_belong_or_comes_out_of_turn_is_refused(group: Group, act:
 
 def test_shares_that_cannot_be_read_are_left_out(group: Group) -> None:
     """A damaged delivery, and one that was meant for another device: neither stops the others'."""
-    dealt = deliveries(group.shared, ME)
-    damaged = bytearray(dealt["device-001"])
+    dealt, damaged_one = deliveries(group.shared, ME), "device-001"
+    assert [name for name, sealed in dealt.items() if sealed] == [damaged_one, "device-002"]
+    damaged = bytearray(dealt[damaged_one])
     damaged[20] ^= 1
-    dealt["device-001"] = bytes(damaged)
-    dealt["device-002"] = group.shared["device-002"].dealt.sealed["device-003"]
+    dealt[damaged_one] = bytes(damaged)
+    dealt["device-002"] = group.shared["device-002"].dealt.sealed[1]
     mine = agree(mask(group.shared[ME], dealt, np.zeros(5, np.int64)), group.parties[ME].identity, group.names)
     done = reveal(mine, group.signatures(group.names))
-    assert done.revealed is not None and set(done.revealed.seeds) == set(group.names) - {"device-001", "device-002"}
+    left_out = {name for name in group.names if share_in(done, name) == NO_SHARE}
+    assert left_out == {damaged_one, "device-002"}
+
+
+def test_what_is_sealed_well_and_is_no_share_is_left_out(group: Group) -> None:
+    """A hostile dealer's: whoever passed it on would have its own message refused, and the group would fail."""
+    dealer, digest = "device-001", keys.roster_digest(group.roster)
+    private = keys.load_private_key(group.shared[dealer].sharing)
+    peer = group.roster.member(ME).sharing_key
+    key = keys.agreed_key(private, peer, digest, "share", group.roster.round_id, dealer, ME)
+    dealt = deliveries(group.shared, ME)
+    dealt[dealer] = keys.seal(key, bytes(17) + b"\xfe" * 17, group.roster.round_id, dealer, ME)
+    mine = agree(mask(group.shared[ME], dealt, np.zeros(5, np.int64)), group.parties[ME].identity, group.names)
+    done = reveal(mine, group.signatures(group.names))
+    assert {name for name in group.names if share_in(done, name) == NO_SHARE} == {dealer}
 
 
 def test_a_signature_of_keys_is_of_all_of_them(group: Group) -> None:

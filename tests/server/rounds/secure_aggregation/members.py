@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
-from device_sdk.wire.messages import Message
-from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage
+from device_sdk.wire.secure_aggregation import AggregationTask, Stage, StageMessage
 from tests.server.parties import DIGEST, WORDS, Party
 
 ANSWERED: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
@@ -29,8 +28,8 @@ class Member:
         self.participant: Participant = advertise(party.key, party.id, round_id, **own)
         self.sent: list[bytes] = []
 
-    def post(self, stage: str, message: Message | dict[str, Any]) -> Any:
-        body = message.model_dump_json().encode() if isinstance(message, Message) else str(message).encode()
+    def post(self, stage: str, message: StageMessage | bytes) -> Any:
+        body = message if isinstance(message, bytes) else message.body
         self.sent.append(body)
         return self.party.post(f"/v1/rounds/{self.round_id}/aggregation{'/' * bool(stage)}{stage}", body, self.round_id)
 
@@ -38,7 +37,7 @@ class Member:
         return self.post("keys", self.participant.advertised)
 
     def task(self) -> AggregationTask:
-        answer = self.post("", AggregationPoll(device_id=self.party.id, round_id=self.round_id))
+        answer = self.post("", b"")
         assert answer.status_code == 200, answer.text
         return AggregationTask.model_validate_json(answer.content)
 
@@ -50,7 +49,7 @@ class Member:
             self.post(task.stage, message).raise_for_status()
         return task.stage
 
-    def answer(self, task: AggregationTask) -> Message | None:
+    def answer(self, task: AggregationTask) -> StageMessage | None:
         self.participant, message = respond(self.participant, self.party.key, task, self.vector)
         return message
 

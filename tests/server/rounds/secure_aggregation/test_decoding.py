@@ -7,27 +7,28 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from device_sdk.secure_aggregation.shares import PRIME, split
+from device_sdk.secure_aggregation.shares import PRIME, read_share, to_bytes
 from server.rounds.secure_aggregation.unmasking import WORK, Budget, decode
+from tests.device_sdk.secure_aggregation.test_shares import dealt
 
 Lie = Callable[[bytes, np.random.Generator], bytes]
 
 
 def any_share(share: bytes, rng: np.random.Generator) -> bytes:
-    return rng.integers(0, PRIME, len(share) // 4).astype("<u4").tobytes()
+    return to_bytes(rng.integers(0, PRIME, read_share(share).size))
 
 
 def one_element(share: bytes, _: np.random.Generator) -> bytes:
     """What all liars agree on: the same change of the same element."""
-    elements = np.frombuffer(share, "<u4").copy()
+    elements = read_share(share)
     elements[5] = (elements[5] + 7) % PRIME
-    return elements.tobytes()
+    return to_bytes(elements)
 
 
 def found(count: int, threshold: int, liars: int, lie: Lie, *, doubted: bool = False, work: int = WORK) -> tuple:
     """(what is decoded, the secret, the points of those who lied)."""
-    rng, secret = np.random.default_rng(0), os.urandom(32)
-    shares = dict(enumerate(split(secret, count, threshold), 1))
+    rng, secret = np.random.default_rng(0), os.urandom(16)
+    shares = dealt(secret, count, threshold)
     false = frozenset((rng.choice(count, liars, replace=False) + 1).tolist())
     shares |= {point: lie(shares[point], rng) for point in false}
     known = false if doubted else frozenset()
@@ -42,10 +43,10 @@ def found(count: int, threshold: int, liars: int, lie: Lie, *, doubted: bool = F
         (3, 2, 1, one_element),
         (2, 2, 0, one_element),
         (50, 34, 8, one_element),
-        (50, 34, 15, any_share),
+        (50, 34, 14, any_share),
         (50, 40, 5, one_element),
         (256, 171, 42, one_element),
-        (256, 171, 80, any_share),
+        (256, 171, 75, any_share),
     ],
 )
 def test_as_many_true_shares_as_the_threshold_asks_for_are_found_among_false_ones(count, threshold, liars, lie) -> None:
@@ -58,9 +59,8 @@ def test_as_many_true_shares_as_the_threshold_asks_for_are_found_among_false_one
 def test_liars_that_agree_on_another_polynomial_with_the_same_secret_frame_nobody() -> None:
     """Two of nine hold shares of a polynomial that four honest shares and the secret are on as well, and three are not:
     whichever is found first, no honest holder may be named."""
-    secret = os.urandom(32)
-    true = split(secret, 9, 6)
-    elements = [np.frombuffer(share, "<u4").astype(np.int64) for share in true]
+    secret = os.urandom(16)
+    true = dealt(secret, 9, 6)
 
     def apart(point: int) -> int:
         """A polynomial of degree 5 that is zero at 0 and at 3, 4, 5 and 6, times what makes it anything elsewhere."""
@@ -69,8 +69,7 @@ def test_liars_that_agree_on_another_polynomial_with_the_same_secret_frame_nobod
             value = value * (point - zero) % PRIME
         return value
 
-    shares = {point: ((elements[point - 1] + apart(point)) % PRIME).astype("<u4").tobytes() for point in (1, 2)}
-    shares |= {point: true[point - 1] for point in range(3, 10)}
+    shares = true | {point: to_bytes((read_share(true[point]) + apart(point)) % PRIME) for point in (1, 2)}
     decoded = decode(shares, 6, lambda each: each == secret, frozenset(), Budget())
     assert decoded is not None and (decoded.secret, decoded.false) == (secret, frozenset())
 

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 
 from device_sdk.secure_aggregation import keys
+from device_sdk.secure_aggregation.shares import PRIME, read_share, to_bytes
 from tests.server.parties import refusal, until
 from tests.server.rounds.secure_aggregation.members import PLAN, Member, through
 from tests.server.rounds.secure_aggregation.processes import Fleet
 
 
 def false_share(share: bytes) -> bytes:
-    """One of its sixteen elements is another."""
-    elements = np.frombuffer(share, "<u4").copy()
-    elements[3] = (elements[3] + 1) % 65537
-    return elements.tobytes()
+    """One of its eight elements is another."""
+    elements = read_share(share)
+    elements[3] = (elements[3] + 1) % PRIME
+    return to_bytes(elements)
 
 
 def unmask_with(members: list[Member], liars: list[Member], about: Callable[[str], bool]) -> None:
@@ -24,8 +25,9 @@ def unmask_with(members: list[Member], liars: list[Member], about: Callable[[str
     for member in members:
         message: Any = member.answer(member.task())
         if member in liars:
-            seeds = {name: false_share(share) if about(name) else share for name, share in message.seeds.items()}
-            message = message.model_copy(update={"seeds": seeds})
+            held = zip(member.participant.roster.device_ids, message.shares, strict=True)
+            shares = tuple(false_share(share) if about(name) else share for name, share in held)
+            message = message.model_copy(update={"shares": shares})
         member.post("unmasking", message).raise_for_status()
 
 
@@ -72,15 +74,15 @@ def test_one_false_share_spoils_nothing_and_names_nobody(fleet: Fleet) -> None:
 def deal_falsely(dealer: Member, to: list[Member]) -> None:
     """Shares that the dealer's secrets do not belong to, sealed as they should be for these holders."""
     message: Any = dealer.answer(dealer.task())
-    roster = dealer.participant.roster
+    roster: Any = dealer.participant.roster
     digest, private = keys.roster_digest(roster), keys.load_private_key(dealer.participant.sharing)
-    sealed = dict(message.sealed)
+    sealed, receivers, rng = list(message.sealed), roster.sealed_for(dealer.party.id), np.random.default_rng(0)
     for holder in to:
         name, peer = holder.party.id, roster.member(holder.party.id).sharing_key
         key = keys.agreed_key(private, peer, digest, "share", roster.round_id, dealer.party.id, name)
-        content = np.random.default_rng(len(name)).integers(0, 65537, 32).astype("<u4").tobytes()
-        sealed[name] = keys.seal(key, content, roster.round_id, dealer.party.id, name)
-    assert dealer.post("shares", message.model_copy(update={"sealed": sealed})).status_code == 200
+        content = b"".join(to_bytes(rng.integers(0, PRIME, 8)) for _ in range(2))
+        sealed[receivers.index(name)] = keys.seal(key, content, roster.round_id, dealer.party.id, name)
+    assert dealer.post("shares", message.model_copy(update={"sealed": tuple(sealed)})).status_code == 200
 
 
 def test_a_holder_that_was_dealt_false_shares_is_not_left_out(fleet: Fleet) -> None:
@@ -97,8 +99,8 @@ def test_a_holder_that_was_dealt_false_shares_is_not_left_out(fleet: Fleet) -> N
 def test_a_dealer_whose_shares_belong_to_no_secret_stops_one_group_and_no_second(fleet: Fleet) -> None:
     members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
     hostile = members[0]
-    deal_falsely(hostile, members[1:])
-    through(members[1:], "shares")
+    hostile.participant = hostile.participant.model_copy(update={"seed": bytes(16)})
+    through(members, "shares")
     through(members, "unmasking", "masked")
     round_id = hostile.round_id
     fleet.operator.close(round_id)

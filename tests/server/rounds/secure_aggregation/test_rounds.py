@@ -1,8 +1,6 @@
 """Rounds of secure aggregation over the server's routes: exact sums, drop-outs, repeats, charges, and what is kept."""
 
-import json
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,9 +92,8 @@ def test_masked_vectors_are_counted_as_reports(server: Server) -> None:
     path = f"/v1/rounds/{members[0].round_id}/aggregation/masked"
     again = members[0].party.post(path, members[0].sent[-1], members[0].round_id)
     assert again.json()["duplicate"] is True
-    assert members[2].post("masked", {}).status_code == 422, "no message at all is no report"
-    other = json.loads(members[0].sent[-1]) | {"masked": b64encode(bytes(4 * WORDS)).decode()}
-    again = members[0].party.post(path, json.dumps(other).encode(), members[0].round_id)
+    assert members[2].post("masked", b"").status_code == 422, "no message at all is no report"
+    again = members[0].party.post(path, bytes(4 * WORDS), members[0].round_id)
     assert refusal(again) == (409, "message_conflict")
     counted = {
         line.split('outcome="')[1].split('"')[0]: float(line.split()[-1])
@@ -196,9 +193,8 @@ def test_out_of_turn(server: Server) -> None:
     assert refusal(stranger.post("consistency", signature)) == (409, "not_joined")
     own = signature.model_copy(update={"device_id": members[0].party.id})
     assert refusal(members[0].post("consistency", own)) == (409, "other_stage")
-    assert refusal(members[0].post("consistency", signature)) == (403, "other_device")
     assert refusal(members[0].post("nonsense", own))[0] == 422
-    assert refusal(members[0].post("consistency", own.model_copy(update={"round_id": "r9"}))) == (422, "other_round")
+    assert refusal(members[0].post("", b"{}")) == (422, "bad_message")
     through(members, "shares")
     message = members[0].answer(members[0].task())
     assert message is not None
@@ -208,20 +204,24 @@ def test_out_of_turn(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "changes", "field"),
+    ("stage", "body", "field"),
     [
-        ("shares", {"sealed": {}}, "sealed"),
-        ("masked", {"masked": "?"}, "masked"),
-        ("consistency", {"signature": b64encode(bytes(64)).decode()}, "signature"),
-        ("unmasking", {"seeds": {}, "mask_keys": {"x": b64encode(bytes(64)).decode()}}, "mask_keys"),
+        ("shares", bytes(51), "sealed"),
+        ("shares", bytes(100), "sealed"),
+        ("masked", b"?", "masked"),
+        ("masked", b"", "masked"),
+        ("consistency", bytes(64), "signature"),
+        ("consistency", bytes(65), "signature"),
+        ("unmasking", bytes(3), "shares"),
+        ("unmasking", bytes(17), "shares"),
+        ("unmasking", b"\xfe" * 51, "shares"),
     ],
 )
-def test_malformed_messages_are_refused_and_the_device_may_try_again(server, stage: Stage, changes, field: str) -> None:
+def test_malformed_messages_are_refused_and_the_device_may_try_again(server, stage: Stage, body, field: str) -> None:
     members = server.members(3, size=3)
     if stage != "shares":
         through(members, ANSWERED[ANSWERED.index(stage) - 1])
     message = members[0].answer(members[0].task())
-    body = json.dumps(json.loads(message.model_dump_json()) | changes).encode()
     answer = members[0].party.post(f"/v1/rounds/{members[0].round_id}/aggregation/{stage}", body, members[0].round_id)
     assert refusal(answer) == (422, "bad_message") and (answer.json()["field"] or "").startswith(field)
     assert members[0].post(stage, message).status_code == 200

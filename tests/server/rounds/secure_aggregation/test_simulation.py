@@ -20,7 +20,7 @@ from device_sdk.privacy.quantised import quantised, summed
 from device_sdk.secure_aggregation import keys
 from device_sdk.wire import secure_aggregation as wire
 from device_sdk.wire.messages import DeltaPlan, Message
-from device_sdk.wire.secure_aggregation import AggregationTask, Roster, Stage
+from device_sdk.wire.secure_aggregation import NO_SHARE, AggregationTask, Roster, Stage
 from server.plans.round import word_bits
 from server.privacy.costs import calibrate_shares
 from server.rounds.secure_aggregation import answers as checks
@@ -98,7 +98,7 @@ def _task(name: str, outcome: Outcome) -> AggregationTask:
         case "shares":
             needed: dict[str, Any] = {"roster": outcome.roster}
         case "masked":
-            needed = {"deliveries": {each: m.sealed[name] for each, m in sent["shares"].items() if each != name}}
+            needed = {"deliveries": checks.deliveries(outcome.roster, sent["shares"].values(), name)}
         case "consistency":
             needed = {"survivors": outcome.group.survivors}
         case _:
@@ -224,15 +224,18 @@ def changed(**fields: Any) -> Tamper:
 @pytest.mark.parametrize(
     ("device", "stage", "tamper", "note"),
     [
-        ("device-001", "shares", changed(sealed=lambda m: dict(list(m.sealed.items())[1:])), "sealed: device-000 is m"),
-        ("device-001", "shares", changed(sealed=lambda m: {**m.sealed, "x": bytes(156)}), "sealed: found x"),
+        (
+            "device-001",
+            "shares",
+            changed(sealed=lambda m: m.sealed[1:]),
+            "sealed: found shares for 1 device",
+        ),
+        ("device-001", "shares", changed(sealed=lambda m: (*m.sealed, bytes(50))), "sealed: found shares for 3"),
         ("device-001", "masked", changed(masked=bytes(31)), "masked: found 31 bytes, expected 32"),
         ("device-001", "masked", changed(masked=bytes(36)), "masked: found 36 bytes"),
         ("device-001", "consistency", changed(signature=bytes(64)), "signature: not this device's over the 5 surv"),
-        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "x": bytes(64)}), "seeds: found x"),
-        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "device-005": bytes(64)}), "seeds: found dev"),
-        ("device-000", "unmasking", changed(mask_keys=lambda m: {"device-001": bytes(64)}), "mask_keys: found device-"),
-        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "device-001": b"\xff" * 64}), "seeds.device-0"),
+        ("device-000", "unmasking", changed(shares=lambda m: m.shares[1:]), "shares: found 5, expected one place"),
+        ("device-000", "unmasking", changed(shares=lambda m: (*m.shares[:5], b"\xfe" * 17)), "shares.device-005: "),
     ],
 )
 def test_tampered_messages(device: str, stage: wire.Stage, tamper: Tamper, note: str) -> None:
@@ -263,4 +266,4 @@ def test_too_few_shares_make_no_sum() -> None:
     with pytest.raises(ProtocolError, match="device-000: shares: found 3, expected at least 4"):
         unmask(HONEST, masked, revealed[:3])
     with pytest.raises(ProtocolError, match="device-005: shares: found 0"):
-        unmask(HONEST, masked, [each.model_copy(update={"mask_keys": {}}) for each in revealed])
+        unmask(HONEST, masked, [changed(shares=lambda m: (*m.shares[:5], NO_SHARE))(each) for each in revealed])
