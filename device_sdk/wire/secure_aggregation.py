@@ -12,7 +12,7 @@ have one length each: nothing longer or shorter is read."""
 
 import base64
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
@@ -72,24 +72,28 @@ class StageMessage(Message):
     round_id: Identifier
 
     @property
-    @abstractmethod
     def body(self) -> bytes:
         """As it travels."""
-
-    @classmethod
-    @abstractmethod
-    def fields(cls, body: bytes) -> Mapping[str, Any]:
-        """Of a body, but for the ids."""
+        return b"".join(self._parts())
 
     @classmethod
     def read(cls, body: bytes, device_id: str, round_id: str) -> Self:
         """The message of a device for a round. ProtocolError: it is none, by the name of the first field at fault."""
         try:
-            return cls.model_validate({"device_id": device_id, "round_id": round_id, **cls.fields(body)})
+            return cls.model_validate({"device_id": device_id, "round_id": round_id, **cls._fields(body)})
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             field = first["loc"][0] if first["loc"] else cls.__name__
             raise ProtocolError(f"{field}: {first['msg']}; the message has {len(body)} bytes") from error
+
+    @abstractmethod
+    def _parts(self) -> Iterable[bytes]:
+        """Of the body."""
+
+    @classmethod
+    @abstractmethod
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
+        """Of the message, but for the ids."""
 
 
 class KeyAdvertisement(StageMessage):
@@ -109,13 +113,12 @@ class KeyAdvertisement(StageMessage):
     seed_commitment: Key
     signature: Signature
 
-    @property
-    def body(self) -> bytes:
+    def _parts(self) -> Iterable[bytes]:
         keys = self.identity_key, self.sharing_key, self.masking_key, self.seed_commitment
-        return b"".join((bytes.fromhex(self.subject), self.words.to_bytes(4, "little"), *keys, self.signature))
+        return bytes.fromhex(self.subject), self.words.to_bytes(4, "little"), *keys, self.signature
 
     @classmethod
-    def fields(cls, body: bytes) -> Mapping[str, Any]:
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
         names = "identity_key", "sharing_key", "masking_key", "seed_commitment"
         keys = {name: body[start : start + 32] for name, start in zip(names, range(36, 164, 32), strict=True)}
         words = int.from_bytes(body[32:36], "little")
@@ -195,12 +198,11 @@ class DealtShares(StageMessage):
     stage: ClassVar[Stage] = "shares"
     sealed: Annotated[tuple[Sealed, ...], Field(max_length=MAX_MEMBERS)]
 
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.sealed)
+    def _parts(self) -> Iterable[bytes]:
+        return self.sealed
 
     @classmethod
-    def fields(cls, body: bytes) -> Mapping[str, Any]:
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
         return {"sealed": tuple(_pieces(body, SEALED_BYTES))}
 
 
@@ -211,12 +213,11 @@ class MaskedInput(StageMessage):
     stage: ClassVar[Stage] = "masked"
     masked: Masked
 
-    @property
-    def body(self) -> bytes:
-        return self.masked
+    def _parts(self) -> Iterable[bytes]:
+        return (self.masked,)
 
     @classmethod
-    def fields(cls, body: bytes) -> Mapping[str, Any]:
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
         return {"masked": body}
 
 
@@ -226,12 +227,11 @@ class SurvivorSignature(StageMessage):
     stage: ClassVar[Stage] = "consistency"
     signature: Signature
 
-    @property
-    def body(self) -> bytes:
-        return self.signature
+    def _parts(self) -> Iterable[bytes]:
+        return (self.signature,)
 
     @classmethod
-    def fields(cls, body: bytes) -> Mapping[str, Any]:
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
         return {"signature": body}
 
 
@@ -243,12 +243,11 @@ class RevealedShares(StageMessage):
     stage: ClassVar[Stage] = "unmasking"
     shares: Annotated[tuple[Share, ...], Field(max_length=MAX_MEMBERS)]
 
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.shares)
+    def _parts(self) -> Iterable[bytes]:
+        return self.shares
 
     @classmethod
-    def fields(cls, body: bytes) -> Mapping[str, Any]:
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
         return {"shares": tuple(_pieces(body, SHARE_BYTES))}
 
 
