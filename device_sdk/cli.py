@@ -154,7 +154,8 @@ def _options(
 
 
 def summary(point: EntryPoint) -> str:
-    """The first line of the docstring of the module that holds a command, read without importing it."""
+    """The first sentence that a command says of itself, in its function's docstring or its application's ``help``, or
+    else that its module does, read without importing it."""
     path: list[str] | None = None
     for part in point.module.split("."):
         specification = PathFinder.find_spec(part, path)
@@ -165,10 +166,22 @@ def summary(point: EntryPoint) -> str:
         tree = ast.parse(Path(str(specification and specification.origin)).read_text("utf-8"))
     except (OSError, SyntaxError):
         return ""
-    docstring = ast.get_docstring(tree) or ""
-    first = docstring.partition("\n\n")[0].replace("\n", " ")
-    first = first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").replace("``", "").rstrip(".")
-    return first[:1].upper() + first[1:]
+    said = (_help_of(node, point.attr) for node in tree.body)
+    first = (next(filter(None, said), None) or ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
+    return first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").replace("``", "").rstrip(".")
+
+
+def _help_of(node: ast.stmt, name: str) -> str | None:
+    """What a statement says of the command of this name, where it defines it."""
+    match node:
+        case ast.FunctionDef(name=found) if found == name:
+            return ast.get_docstring(node)
+        case ast.Assign(targets=[ast.Name(id=found)], value=ast.Call(keywords=keywords)) if found == name:
+            for keyword in keywords:
+                if keyword.arg == "help":
+                    parts = getattr(keyword.value, "values", [keyword.value])
+                    return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+    return None
 
 
 if __name__ == "__main__":

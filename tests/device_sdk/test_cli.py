@@ -80,7 +80,7 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "out", "err"),
     [
-        ([], 0, "Runs a benchmark", ""),  # nothing is imported for the list: "absent" is on it too
+        ([], 0, "Run the benchmark NAME", ""),  # nothing is imported for the list: "absent" is on it too
         ([], 0, "absent", ""),
         *((words, 0, "Usage: idiolect", "") for words in (["-h"], ["--help"], ["help"])),
         (["group", "-h"], 0, "Usage: idiolect group", ""),

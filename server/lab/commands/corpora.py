@@ -7,7 +7,7 @@ import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver, print_table
 
-app = typer.Typer(help="Speech to train on, made ready to travel.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Make speech that models train on ready to travel.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -58,7 +58,7 @@ def command(
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Measures a bundle on data: word error, slot error, oracle word error of its n-best lists, calibration, speed.
+    """Measure a bundle on data: word error, slot error, oracle word error of its n-best lists, calibration, speed.
 
     Calibration is of the best hypothesis' words: expected calibration error (ECE, 10 bins of equal width; the JSON has
     10 of equal mass, too) and normalized cross entropy (NCE; above 0 is better than knowing only the accuracy)."""

@@ -19,7 +19,10 @@ from server.lab.commands.shared import command_line, needing_extra, progress_bar
 if TYPE_CHECKING:
     from server.lab.training.trainer import Budget
 
-app = typer.Typer(help="Train base models (needs the extra idiolect-server[train]).", no_args_is_help=True)
+app = typer.Typer(
+    help="Train base models, and the models of the second pass; needs idiolect-server's extra train.",
+    no_args_is_help=True,
+)
 
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
 Words = Annotated[Path, typer.Option(help="The public word list, words.txt: one word a line, <unk> first.")]
