@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -29,7 +30,7 @@ from device_sdk.privacy.contributions import bounded_counts, locally_noised
 from device_sdk.privacy.quantised import layout_digest, quantised
 from device_sdk.privacy.spending import stream_of
 from device_sdk.secure_aggregation.masks import check_capacity
-from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
+from device_sdk.secure_aggregation.participant import Participant, advertise, answer
 from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from device_sdk.wire.secure_aggregation import MAX_WORDS, AggregationTask, StageMessage
@@ -169,48 +170,34 @@ def _answer(
     session: Session, who: Identity, kept: Participation, task: AggregationTask
 ) -> tuple[Participation, StageMessage]:
     """The answer to a task, kept before it is sent; the one that was kept, where there is one."""
-    participant, restore, model_state = kept.participant, kept.restore, session.model_state
+    model_state, before, restore = session.model_state, kept.participant, kept.restore
+    vector = partial(_delta if isinstance(kept.plan, DeltaPlan) else _counts, session, kept)
     with session.turn, model_state.together():
-        message: StageMessage | None = None
-        if task.roster is not None:
-            participant = share(participant, task.roster)
-            message = participant.dealt
-        elif task.deliveries is not None:
-            if participant.masked is None:
-                participant, restore = _masked(session, kept, task.deliveries)
-            else:
-                participant = mask(participant, task.deliveries, np.zeros(participant.words, np.int64))
-            message = participant.masked
-        elif task.survivors is not None:
-            participant = agree(participant, who.signing_key(), task.survivors)
-            message = participant.agreed
-        elif task.signatures is not None:
-            participant = reveal(participant, task.signatures)
-            message = participant.revealed
+        participant, message = answer(before, who.signing_key(), task, vector)
         if message is None:
             raise ProtocolError(f"task: found stage {task.stage} without what it needs")
+        if before.masked is None and participant.masked is not None:
+            restore = _taken(session, kept.plan)
         kept = kept.model_copy(update={"participant": participant, "restore": restore})
         model_state.store.put("aggregation", server_name(who.server), kept.model_dump_json().encode())
     return kept, message
 
 
-def _masked(session: Session, kept: Participation, deliveries: dict[str, bytes]) -> tuple[Participant, str]:
-    """With what this device adds, its share of the noise and the masks; and what of it may go back to the books, off
-    which it is taken."""
-    model_state, plan = session.model_state, kept.plan
+def _taken(session: Session, plan: MarginalPlan | DeltaPlan) -> str:
+    """What was masked is off the books. Returns what of it may go back to them."""
+    model_state = session.model_state
     if isinstance(plan, DeltaPlan):
-        participant = mask(kept.participant, deliveries, _delta(session, kept, plan))
         deltas.taken(model_state, plan)
-        return participant, ""
+        return ""
     cache = model_state.cache
-    participant = mask(kept.participant, deliveries, _counts(session, kept, plan))
     model_state.keep_cache(reported(cache))
     session.recent.reported()
-    return participant, base64.b64encode(taken_counts(cache, plan)).decode()
+    return base64.b64encode(taken_counts(cache, plan)).decode()
 
 
-def _counts(session: Session, kept: Participation, plan: MarginalPlan) -> NDArray[np.int64]:
-    cache = session.model_state.cache
+def _counts(session: Session, kept: Participation) -> NDArray[np.int64]:
+    cache, plan = session.model_state.cache, kept.plan
+    assert isinstance(plan, MarginalPlan)
     if cache.words_digest != kept.participant.advertised.subject:
         raise ProtocolError("subject: the word list has changed since this device joined")
     bounded = bounded_counts(cache.pending, session.model_state.base.background, plan)
@@ -222,8 +209,9 @@ def _counts(session: Session, kept: Participation, plan: MarginalPlan) -> NDArra
     return vector
 
 
-def _delta(session: Session, kept: Participation, plan: DeltaPlan) -> NDArray[np.int64]:
-    joined = kept.participant.advertised
+def _delta(session: Session, kept: Participation) -> NDArray[np.int64]:
+    joined, plan = kept.participant.advertised, kept.plan
+    assert isinstance(plan, DeltaPlan)
     due = deltas.due(session.model_state, session.settings, kept.model_version, plan)
     if not isinstance(due, deltas.Due) or _layout(kept.model_version, due.arrays) != (joined.subject, joined.words):
         raise ProtocolError("subject: what this device learned since it joined is of another model, or gone")

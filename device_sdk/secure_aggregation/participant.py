@@ -2,10 +2,11 @@
 
     advertise -> share -> mask -> agree -> reveal
 
-Each function takes the participant and what the server sent, and returns the participant with its answer in it. The
-same call again changes nothing, so an answer that was lost is sent again as it was; a call that contradicts an earlier
-one is refused, so a device never masks two vectors with one mask, never signs two lists of survivors and never reveals
-both secrets of one device, whatever the server asks. Keep the participant before you send its answer.
+Each function takes the participant and what the server sent, and returns the participant with its answer in it;
+:func:`answer` calls the one that a task asks for. The same call again changes nothing, so an answer that was lost is
+sent again as it was; a call that contradicts an earlier one is refused, so a device never masks two vectors with one
+mask, never signs two lists of survivors and never reveals both secrets of one device, whatever the server asks. Keep
+the participant before you send its answer.
 
 Refusals are ProtocolError for messages that no honest server would send, and PrivacyError for what would reveal more
 than the sum. After either, the device takes no further part in this round."""
@@ -13,7 +14,7 @@ than the sum. After either, the device takes no further part in this round."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -168,6 +169,26 @@ def reveal(participant: Participant, signatures: Mapping[str, bytes]) -> Partici
     shares = tuple(held.get(name, nothing)[name in survivors] for name in roster.device_ids)
     revealed = wire.RevealedShares(device_id=own, round_id=roster.round_id, shares=shares)
     return participant.model_copy(update={"revealed": revealed})
+
+
+def answer(
+    participant: Participant,
+    identity: Ed25519PrivateKey,
+    task: wire.AggregationTask,
+    vector: Callable[[], NDArray[np.int64]],
+) -> tuple[Participant, wire.StageMessage | None]:
+    """What a task asks for: (the participant after it, the message to send; None where there is none). vector: makes
+    what the device adds, int64 [words]; called once, when it is masked."""
+    if task.roster is not None:
+        return (after := share(participant, task.roster)), after.dealt
+    if task.deliveries is not None:
+        added = np.zeros(participant.words, np.int64) if participant.masked is not None else vector()
+        return (after := mask(participant, task.deliveries, added)), after.masked
+    if task.survivors is not None:
+        return (after := agree(participant, identity, task.survivors)), after.agreed
+    if task.signatures is not None:
+        return (after := reveal(participant, task.signatures)), after.revealed
+    return participant, None
 
 
 def _held(participant: Participant, roster: wire.Roster) -> dict[str, tuple[bytes, bytes]]:

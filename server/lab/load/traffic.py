@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
+from device_sdk.secure_aggregation.participant import Participant, advertise, answer
 from device_sdk.wire.messages import FIXED_POINT, CheckedIn, Message, Receipt
-from device_sdk.wire.secure_aggregation import AggregationTask, StageMessage
+from device_sdk.wire.secure_aggregation import AggregationTask
 from server.lab.load.devices import SECONDS, Device, Line, Target, device_of
 
 SENDERS, THREADS = 2, 4
@@ -192,9 +193,7 @@ def stages(target: Target, numbers: range, round_id: str, members: int, minimum:
                     if task is None or task.stage != "done":
                         sender.problems["a sum without this device"] += 1
                     continue
-                vector = np.zeros(target.words, np.int64)
-                vector[target.word_of(number)] = FIXED_POINT
-                participant, message = _respond(participant, device, task, vector)
+                participant, message = answer(participant, device.key, task, partial(_one_count, target, number))
                 waiting[number] = device, participant
                 if message is not None:
                     sender.sent(device, f"{path}/{task.stage}", message.body, round_id)
@@ -203,20 +202,11 @@ def stages(target: Target, numbers: range, round_id: str, members: int, minimum:
     return _together(target, [partial(work, some[each::THREADS]) for each in range(THREADS)])
 
 
-def _respond(
-    before: Participant, device: Device, task: AggregationTask, vector: Any
-) -> tuple[Participant, StageMessage | None]:
-    """(the participant after a task, its answer if one is due). The vector has no noise, so that the sum tells who is
-    in it."""
-    if task.roster is not None:
-        return (after := share(before, task.roster)), after.dealt
-    if task.deliveries is not None:
-        return (after := mask(before, task.deliveries, vector)), after.masked
-    if task.survivors is not None:
-        return (after := agree(before, device.key, task.survivors)), after.agreed
-    if task.signatures is not None:
-        return (after := reveal(before, task.signatures)), after.revealed
-    return before, None
+def _one_count(target: Target, number: int) -> NDArray[np.int64]:
+    """A device's vector, without noise, so that the sum tells who is in it."""
+    vector = np.zeros(target.words, np.int64)
+    vector[target.word_of(number)] = FIXED_POINT
+    return vector
 
 
 def _bytes(message: Message) -> bytes:

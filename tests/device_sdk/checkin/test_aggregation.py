@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from device_sdk import Bundle, CheckInError, CheckInReport, Client, Device, StateError
 from device_sdk.checkin import aggregation, identity
 from device_sdk.privacy.contributions import share_variance
+from device_sdk.secure_aggregation import participant
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from tests.device_sdk.checkin.site import Site, heard, opened
 from tests.live import Tap
@@ -67,14 +68,14 @@ def pending(device: Device) -> float:
 def test_devices_add_up(three: list[Device], server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The release is the sum of what the devices masked, and neither traffic nor the server's files hold a summand."""
     vectors: list[NDArray[np.int64]] = []
-    true_mask = aggregation.mask
+    true_mask = participant.mask
 
-    def noting(participant: Any, deliveries: Any, vector: NDArray[np.int64]) -> Any:
-        if participant.masked is None:
+    def noting(before: Any, deliveries: Any, vector: NDArray[np.int64]) -> Any:
+        if before.masked is None:
             vectors.append(vector)
-        return true_mask(participant, deliveries, vector)
+        return true_mask(before, deliveries, vector)
 
-    monkeypatch.setattr(aggregation, "mask", noting)
+    monkeypatch.setattr(participant, "mask", noting)
     assert all(map(pending, three))
     round_id = open_round(server)
     with Tap(server.url, tmp_path / "tap") as tap:

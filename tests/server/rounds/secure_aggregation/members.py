@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
+from device_sdk.secure_aggregation.participant import Participant, advertise, answer
 from device_sdk.wire.secure_aggregation import AggregationTask, Stage, StageMessage
 from tests.server.parties import DIGEST, WORDS, Party
 
@@ -50,25 +50,8 @@ class Member:
         return task.stage
 
     def answer(self, task: AggregationTask) -> StageMessage | None:
-        self.participant, message = respond(self.participant, self.party.key, task, self.vector)
+        self.participant, message = answer(self.participant, self.party.key, task, lambda: self.vector)
         return message
-
-
-def respond(before: Participant, identity: Any, task: AggregationTask, vector: Any) -> tuple[Participant, Any]:
-    """(the participant after a task, its answer)."""
-    if task.roster is not None:
-        after = share(before, task.roster)
-        return after, after.dealt
-    if task.deliveries is not None:
-        after = mask(before, task.deliveries, vector)
-        return after, after.masked
-    if task.survivors is not None:
-        after = agree(before, identity, task.survivors)
-        return after, after.agreed
-    if task.signatures is not None:
-        after = reveal(before, task.signatures)
-        return after, after.revealed
-    return before, None
 
 
 def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:

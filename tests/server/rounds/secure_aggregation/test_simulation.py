@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from device_sdk.errors import ProtocolError
 from device_sdk.privacy.quantised import quantised, summed
 from device_sdk.secure_aggregation import keys
+from device_sdk.secure_aggregation.participant import answer
 from device_sdk.wire import secure_aggregation as wire
 from device_sdk.wire.messages import DeltaPlan, Message
 from device_sdk.wire.secure_aggregation import NO_SHARE, AggregationTask, Roster, Stage
@@ -27,7 +28,7 @@ from server.rounds.secure_aggregation import answers as checks
 from server.rounds.secure_aggregation.store import Group, answered_by, next_stage
 from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
 from tests.device_sdk.secure_aggregation.parties import ROUND, advertised, resigned, roster_of
-from tests.server.rounds.secure_aggregation.members import ANSWERED, respond
+from tests.server.rounds.secure_aggregation.members import ANSWERED
 
 Tamper = Callable[[Message], Message]
 
@@ -64,8 +65,8 @@ def simulate(
                 if drops.get(name) == stage:
                     continue
                 task = _task(name, outcome)
-                devices[name], answer = respond(devices[name], parties[name].identity, task, vectors[name])
-                message = tamper[name, stage](answer) if (name, stage) in tamper else answer
+                devices[name], made = answer(devices[name], parties[name].identity, task, partial(vectors.get, name))
+                message = tamper[name, stage](made) if (name, stage) in tamper else made
                 checks.check_answer(message, outcome.group)
                 received[name] = message
                 outcome.group = answered_by(outcome.group, name)
