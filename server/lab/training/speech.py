@@ -21,6 +21,7 @@ from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, draw_noise, draw_scene, pad
+from server.lab.corpora.made_names import renamed
 from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 from server.lab.corpora.voices import Voice, draw_sounds, draw_voice, speak
@@ -45,6 +46,8 @@ REAL = Ranges(
 hours, not days, makes as many errors on its own voices as on others."""
 
 
+_UNLISTED = 0.6
+"""How often somebody in a command has a made name."""
 _CLEAR = replace(
     GENTLE, reverb=0.2, noise=0.5, snr_db=(20.0, 40.0), eq_db=1.5, band=0.0, hum=0.0, edges_seconds=(0.05, 0.15)
 )
@@ -75,7 +78,9 @@ class Mixture:
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
-    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.15, "digits": 0.1})
+    intents: Mapping[str, float] = field(
+        default_factory=lambda: {"order_drink": 0.12, "digits": 0.1, "call": 0.1, "message": 0.05}
+    )
     sentences_share: float = 0.3
     recorded: float = 0.3
     joined: float = 0.4
@@ -111,11 +116,16 @@ def sentence(mixture: Mixture, generator: np.random.Generator) -> str:
         if draw < share:
             while (command := grammar.sample(generator, "base")).intent != intent:
                 pass
-            return command.text
+            return _said(command, generator)
         draw -= share
     if mixture.sentences and draw < mixture.sentences_share:
         return mixture.sentences[generator.integers(len(mixture.sentences))]
-    return grammar.sample(generator, "base").text
+    return _said(grammar.sample(generator, "base"), generator)
+
+
+def _said(command: grammar.Command, generator: np.random.Generator) -> str:
+    """People have names that no grammar lists."""
+    return renamed(command, generator) if generator.random() < _UNLISTED else command.text
 
 
 def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Example]:
