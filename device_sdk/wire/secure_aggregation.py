@@ -102,7 +102,8 @@ class KeyAdvertisement(StageMessage):
     subject: SHA-256 of what the values of its vector are of: of a word list, or of a model and its parameters
     (:func:`device_sdk.privacy.quantised.layout_digest`); words: how many there are. identity_key: Ed25519, as the
     device enrolled with it. sharing_key, masking_key: X25519, one to encrypt shares and one to agree on masks.
-    seed_commitment: SHA-256 of the seed of the device's own mask. signature: of all of it."""
+    seed_commitment: SHA-256 of the seed of the device's own mask. signature: of all of it. As bytes, 228 of them: the
+    subject's 32, words as four, the lowest first, the four keys of 32 each in this order, the signature's 64."""
 
     stage: ClassVar[Stage] = "keys"
     subject: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

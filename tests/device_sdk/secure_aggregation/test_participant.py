@@ -11,7 +11,7 @@ from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation import keys
 from device_sdk.secure_aggregation.participant import Participant, agree, mask, reveal, share
 from device_sdk.secure_aggregation.shares import Elements, split, to_bytes, uniform
-from device_sdk.wire.secure_aggregation import NO_SHARE, Roster
+from device_sdk.wire.secure_aggregation import NO_SHARE, STAGES, Roster
 from tests.device_sdk.secure_aggregation.parties import advertised, deliveries, masked, resigned, roster_of, shared
 
 COUNT = 6  # threshold 4
@@ -83,6 +83,21 @@ def test_every_stage_again_is_the_same_answer(group: Group) -> None:
     done = reveal(signed, group.signatures(group.names))
     assert reveal(done, {}) == done
     assert Participant.model_validate_json(done.model_dump_json()) == done, "it survives the disk"
+
+
+def test_what_travels_is_read_as_it_was(group: Group) -> None:
+    done = reveal(group.agreed(ME, group.names[:-1]), group.signatures(group.names[:-1]))
+    messages = done.advertised, done.dealt, done.masked, done.agreed, done.revealed
+    sizes = [228, 2 * 50, 5 * 4, 64, COUNT * 17]
+    for message, stage, size in zip(messages, STAGES, sizes, strict=True):
+        assert message is not None and (message.stage, len(message.body)) == (stage, size)
+        assert type(message).read(message.body, ME, message.round_id) == message
+        for body in (message.body[:-1], message.body + b"x"):
+            if stage != "masked":  # whose length only the roster says
+                with pytest.raises(ProtocolError, match=f"the message has {len(body)} bytes"):
+                    type(message).read(body, ME, message.round_id)
+        with pytest.raises(ProtocolError, match="device_id: "):
+            type(message).read(message.body, "no id", message.round_id)
 
 
 def test_contradictions_are_refused(group: Group) -> None:
