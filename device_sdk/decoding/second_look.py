@@ -4,12 +4,12 @@ A search keeps few prefixes, and a name that no training text had is some twenty
 like; what would bring it in for every utterance breaks the others. Where an ended utterance says *call*, every phrase
 is put in place of the next words, and texts are weighed there by all their alignments:
 
-    gain = log p(words with the phrase | audio) - log p(words | audio) + SPELLING * s + boost - log(N / MEANT)
+    gain = log p(words with the phrase | audio) - log p(words | audio) + SPELLING * s + boost + TRUST - log N
     s = - sum over the phrase's pieces of log p(piece | pieces before it, the mean of the audio, no blank)
 
 s is what the network expects of spelling alone (the internal language model of Meng et al. 2021): most of it is given
-back, and each of the N phrases is as likely as another where one of them is meant. A text with a gain above 0 goes
-before the one that it came from. T: encoder frames; J: joiner size; V: pieces."""
+back, and each of the N phrases is as likely as another. A text with a gain above 0 goes before the one that it came
+from. T: encoder frames; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
 SPELLING = 0.8
-MEANT = 0.4
-"""How often one of the phrases is meant, where words are said that they come after."""
+TRUST = 1.0
+"""Nats that any phrase earns where words are said that it comes after: what was heard instead is likely by rote."""
 LONGEST = 3
 """Words that are heard in place of a phrase, at most."""
 BEFORE, AFTER = 2, 2
@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sought:
-    """Phrases that are looked for after any of these words, in the pieces of one tokenizer. prior: log(N / MEANT)"""
+    """Phrases that are looked for after any of these words, in the pieces of one tokenizer. prior: log N - TRUST."""
 
     after: frozenset[Words]
     tree: Node
@@ -78,7 +78,7 @@ def sought(phrases: Sequence[Phrase], after: frozenset[Words]) -> Sought:
         for token in phrase.tokens:
             node = node.children.setdefault(token, Node())
         node.ends.append(phrase)
-    return Sought(after, tree, math.log(len({phrase.text for phrase in phrases}) / MEANT))
+    return Sought(after, tree, math.log(len({phrase.text for phrase in phrases})) - TRUST)
 
 
 @dataclass(frozen=True, slots=True)

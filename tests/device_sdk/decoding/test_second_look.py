@@ -11,7 +11,7 @@ from device_sdk import Bundle, Device, Hotword
 from device_sdk.decoding import Hotwords, second_look
 from device_sdk.decoding.forward import Double, Float, Tokens, log_likelihoods
 from device_sdk.decoding.nbest import word_times
-from device_sdk.decoding.second_look import MEANT, SPELLING, look_again
+from device_sdk.decoding.second_look import SPELLING, TRUST, look_again
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
@@ -74,7 +74,8 @@ def enumerated(
                         - without
                         + SPELLING * spelling(left, tokens, encoded, transducer)
                         + 5
-                        - np.log(4 / MEANT)
+                        + TRUST
+                        - np.log(4)
                     )
                     text = " ".join((*words[:first], name, *words[last:]))
                     if gain > 0:
