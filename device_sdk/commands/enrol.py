@@ -41,12 +41,16 @@ def command(
     """Read phrases aloud into the microphone, each until it is heard out; Ctrl-C ends. Two in three are learned from,
     the third measures. Ends by itself when nothing more is gained, and takes back what did not help.
     """
+    files = None if recordings is None else _files(recordings)
+    if files is None:
+        from device_sdk.commands.sources import check_microphone
+
+        check_microphone()  # before there is a key, and a device that nobody reads to
     with open_device(state, key_file, bundle, new=True) as device:
-        if recordings is None:
+        if files is None:
             reading = device.enrolment(most=most)
             spoken: Iterator[tuple[NDArray[np.generic], int]] = _spoken(device, microphone)
         else:
-            files = _files(recordings)
             reading = device.enrolment([text for _, text in files], most)
             spoken = _read(files)
         steps = _all(reading, spoken)

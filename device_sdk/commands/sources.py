@@ -130,6 +130,11 @@ def _exactly(stream: IO[bytes], size: int, consumed: bytearray) -> bytes:
     return content
 
 
+def check_microphone() -> None:
+    """Raises :class:`MissingExtraError` where nothing can be heard: the extra or PortAudio is missing."""
+    _sounddevice()
+
+
 def microphone(device: str | None, seconds: float) -> Iterator[NDArray[np.float32]]:
     """What the microphone hears, [S] float32 at 16 kHz, in pieces of ``seconds``, until the program is interrupted.
     device: its number or part of its name; None is the system's own. Raises :class:`MissingExtraError` where the extra

@@ -92,5 +92,7 @@ def test_the_command_reads_recordings(tmp_path: Path, tiny_bundle: Bundle) -> No
     found = json.loads(done.stdout)
     assert found["report"]["phrases"] == len(found["steps"]) == 7 and found["report"]["aside"] == 2
     (tmp_path / "read" / "3.txt").unlink()
+    command[command.index(str(tmp_path / "state"))] = str(tmp_path / "other")
     done = subprocess.run(command, capture_output=True, text=True, env=own, timeout=120)
     assert done.returncode == 1 and "3.wav has no 3.txt" in done.stderr
+    assert not (tmp_path / "other").exists(), "nothing is made where nothing can be read"
