@@ -27,8 +27,6 @@ NAMED_AFTER = (
     *("meeting with", "lunch with", "dinner with", "chat with", "talk with", "speak with"),
 )
 """After these, names are looked for once more: English, as people tell machines whom to reach."""
-LEADING = 1.5
-"""Nats that these words earn in the search where there are names: one in four was not heard for what it leads to."""
 MOST = 1000
 """Words that are expected at a time, the most surprising first."""
 
@@ -44,10 +42,10 @@ def expecting(
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
     phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
     which is there because it was confirmed; 0 for none. Phrases of the vocabulary are looked for once more where names
-    are said, and the words before those are expected, too. In the search phrases earn what hotwords do, and
-    :data:`PROVEN` more once the user confirmed them; with words outside the public list, no spelling and no
-    confirmation nothing: a thousand such names push other words out of the beam, and what they earn brings none of
-    them in. before: what was expected last, whose automaton stays where the phrases are the same."""
+    are said. In the search they earn what hotwords do, and :data:`PROVEN` more once the user confirmed them; with
+    words outside the public list, no spelling and no confirmation nothing: a thousand such names push other words out
+    of the beam, and what they earn brings none of them in. before: what was expected last, whose automaton stays
+    where the phrases are the same."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}
@@ -59,10 +57,6 @@ def expecting(
             earned = (DEFAULT_BOOST if likely else 0.0) + (PROVEN if proven else 0.0)
             phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER))
             taken.update((entry.phrase, *spellings))
-    if len(phrases) > (0 if given is None else len(given.phrases)):
-        leading = [words for words in NAMED_AFTER if all(word in bundle.words for word in words.split())]
-        phrases += [Hotword(words, LEADING) for words in leading if words not in taken]
-        taken.update(leading)
     if boost:
         phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]
     if len(phrases) == (0 if given is None else len(given.phrases)):

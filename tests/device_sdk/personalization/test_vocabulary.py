@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from device_sdk.personalization.vocabulary import Phrases, corrected, from_bytes
 from rescoring.words import WordList
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
-from tests.speech import packaged
 
 WORDS = WordList(("<unk>", "call", "me", "please", "sean", "on", "i", "don't", "play", "eerie"))
 BACKGROUND = np.array([0.1, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.0498, 0.05, 0.0002])
@@ -133,20 +131,12 @@ def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bund
     entries = [VocabularyEntry("zugzwang", ("sugar",)), *entries, VocabularyEntry("fizz", ("kiss",))]
     found = expecting(None, entries, {"zugzwang": 1.0}, tiny_bundle, 1.5)
     assert found is not None
-    assert found.phrases[:4] == (
+    assert found.phrases == (
         Hotword("zugzwang", 10.0, ("sugar",), NAMED_AFTER),
         Hotword("jazzy", 0.0, (), NAMED_AFTER),
         Hotword(listed, 2.0, (), NAMED_AFTER),
         Hotword("fizz", 2.0, ("kiss",), NAMED_AFTER),
     )
-    real = packaged()
-    leading = {"call", "phone", "message to", "speak to"}
-    of_one: Any = expecting(None, entries[:1], {}, real, 0.0)
-    expected = {each.phrase: each for each in of_one.phrases}
-    assert leading <= expected.keys() and {expected[each] for each in leading} == {
-        Hotword(each, 1.5) for each in leading
-    }
-    assert expecting(None, [], {"call": 9.0}, real, 0.0) is None, "where nobody has a name, nobody is called"
     own = expecting(found, [VocabularyEntry("sugar"), *entries], {"jazzy": 9.0}, tiny_bundle, 1.5)
     assert own is found, "all of it is expected already"
     heard = noise(9_600, 3)
