@@ -102,9 +102,10 @@ def test_speak_correct_say_it_again_and_it_is_right(page: Any, server: Server) -
     _as(page, "carla")
     result = _heard(page)
     heard = _words(result)
-    assert heard != SAID and heard.startswith("no wait not the")
+    right = len(heard.split()) - 1
+    assert heard != SAID and heard.split()[:right] == SAID.split()[:right]
     result.locator(".words button").last.click()
-    page.keyboard.type("car")
+    page.keyboard.type(" ".join(SAID.split()[right:]))
     page.keyboard.press("Enter")
     result.get_by_text("corrected").wait_for()
     _learned(server, "carla")
