@@ -141,12 +141,15 @@ def test_a_damaged_or_missing_training_program_is_refused_by_name(folder, tiny_b
 
 
 def lived(state, bundle, settings, sounds):
-    """(report, delta, texts afterwards, training session) of a new device that hears and learns, masks seeded."""
+    """(report, delta, texts afterwards, training session) of a new device that hears and learns, masks seeded. It is
+    corrected by more words than it heard: towards words that have nothing to do with the sound rounding grows with
+    every step."""
     with Device.open(state, bytes(32), bundle, settings) as device:
         device._local._generator = np.random.default_rng(0)
-        said = ("set a timer", "set a timer for twenty five minutes and remind me to water the plants", "set a timer")
+        more = "please", "and set a timer for twenty five minutes and remind me to water the plants", "please"
         for number, sound in enumerate(sounds):
-            device.feedback(device.recognize(sound, 16_000), Accepted() if number % 2 else Corrected(said[number // 2]))
+            result = device.recognize(sound, 16_000)
+            device.feedback(result, Accepted() if number % 2 else Corrected(f"{result.text} {more[number // 2]}"))
         report, student = device.learn(), device.student.weights
         delta = np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student])
         texts = [device.recognize(sound, 16_000).text for sound in sounds]
