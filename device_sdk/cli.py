@@ -168,7 +168,8 @@ def summary(point: EntryPoint) -> str:
         return ""
     said = (_help_of(node, point.attr) for node in tree.body)
     first = (next(filter(None, said), None) or ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
-    return first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").replace("``", "").rstrip(".")
+    first = first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").replace("``", "").rstrip(".")
+    return first[:1].upper() + first[1:]
 
 
 def _help_of(node: ast.stmt, name: str) -> str | None:

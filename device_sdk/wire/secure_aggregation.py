@@ -12,7 +12,7 @@ have one length each: nothing longer or shorter is read."""
 
 import base64
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
@@ -94,6 +94,22 @@ class StageMessage(Message):
     @abstractmethod
     def _fields(cls, body: bytes) -> Mapping[str, Any]:
         """Of the message, but for the ids."""
+
+
+class _Pieces(StageMessage):
+    """A message of one field, a tuple of pieces of one length."""
+
+    piece: ClassVar[tuple[str, int]]
+    """The field's name, and the bytes of each piece."""
+
+    def _parts(self) -> Iterable[bytes]:
+        found: tuple[bytes, ...] = getattr(self, self.piece[0])
+        return found
+
+    @classmethod
+    def _fields(cls, body: bytes) -> Mapping[str, Any]:
+        name, size = cls.piece
+        return {name: tuple(body[start : start + size] for start in range(0, len(body), size))}
 
 
 class KeyAdvertisement(StageMessage):
@@ -192,19 +208,13 @@ class Roster(Message):
         return self.after(device_id)[self.threshold - 1 :]
 
 
-class DealtShares(StageMessage):
+class DealtShares(_Pieces):
     """One device's shares of its mask key and of its seed, encrypted for the devices of ``Roster.sealed_for``; without
     any it says that the device is there."""
 
     stage: ClassVar[Stage] = "shares"
+    piece: ClassVar[tuple[str, int]] = "sealed", SEALED_BYTES
     sealed: Annotated[tuple[Sealed, ...], Field(max_length=MAX_MEMBERS)]
-
-    def _parts(self) -> Iterable[bytes]:
-        return self.sealed
-
-    @classmethod
-    def _fields(cls, body: bytes) -> Mapping[str, Any]:
-        return {"sealed": tuple(_pieces(body, SEALED_BYTES))}
 
 
 class MaskedInput(StageMessage):
@@ -236,24 +246,14 @@ class SurvivorSignature(StageMessage):
         return {"signature": body}
 
 
-class RevealedShares(StageMessage):
+class RevealedShares(_Pieces):
     """What one device holds of the others' secrets, in the order of the roster: of the seed of a survivor, of the mask
     key of a device that dropped out, so never of both of one device; :data:`NO_SHARE` of who dealt none, and where it
     could not be read."""
 
     stage: ClassVar[Stage] = "unmasking"
+    piece: ClassVar[tuple[str, int]] = "shares", SHARE_BYTES
     shares: Annotated[tuple[Share, ...], Field(max_length=MAX_MEMBERS)]
-
-    def _parts(self) -> Iterable[bytes]:
-        return self.shares
-
-    @classmethod
-    def _fields(cls, body: bytes) -> Mapping[str, Any]:
-        return {"shares": tuple(_pieces(body, SHARE_BYTES))}
-
-
-def _pieces(body: bytes, size: int) -> Iterator[bytes]:
-    return (body[start : start + size] for start in range(0, len(body), size))
 
 
 class StageReceipt(Message):
