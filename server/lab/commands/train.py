@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,9 @@ def rnnt(
     recorded: Annotated[float, typer.Option(min=0, max=1, help="With --data: share of real speech.")] = 0.3,
     noise: Annotated[Path | None, typer.Option(help="Folder of recordings of noises to speak over.")] = None,
     shard: Annotated[int, typer.Option(help="Utterances made at a time.")] = 1200,
+    makers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that make speech (default: 1; for a GPU, all cores but five).")
+    ] = None,
     pieces: Annotated[int | None, typer.Option(help="Pieces of the tokenizer (default: the preset's).")] = None,
     begin: Annotated[Path | None, typer.Option(help="A bundle, or the folder of a run, to go on from.")] = None,
     peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
@@ -72,7 +76,11 @@ def rnnt(
         from server.lab.training.rnnt import Recipe
         from server.lab.training.runs import run_rnnt
     budget = _budget(steps, minutes, (None, 60.0))
-    recipe = Recipe(preset, pieces, seed, budget, shard=shard, peak=peak, seconds=seconds, threads=threads)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    makers = makers or (1 if place.type == "cpu" else max(1, (os.cpu_count() or 1) - 5))
+    batch = max(32, round(seconds * 32 / 140))
+    speech: dict[str, Any] = {"shard": shard, "makers": makers, "batch": batch, "seconds": seconds}
+    recipe = Recipe(preset, pieces, seed, budget, peak=peak, threads=threads, **speech)
     result = run_rnnt(
         recipe,
         out,
@@ -82,7 +90,7 @@ def rnnt(
         begin=begin,
         noise=noise,
         recorded=recorded,
-        device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        device=place,
         show=not json_output,
         until=until,
     )

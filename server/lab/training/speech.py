@@ -1,6 +1,6 @@
 """Speech to train on, made shard by shard: commands spoken by espeak-ng and real recordings, through random rooms.
 
-A shard is a function of (mixture, seed, index), so a run can be repeated and resumed. A background process makes the
+A shard is a function of (mixture, seed, index), so a run can be repeated and resumed. Background processes make the
 coming shards while the loop trains on the present ones."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -103,7 +103,9 @@ class Mixture:
 
 def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
     """Load the utterances whose words are sure. Raises DataError when none is left."""
-    recordings = [Recording(one.load(), one.sure_text, one.speaker, source) for one in utterances if one.sure_text]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding leaves Python's lock
+        loaded = pool.map(lambda one: (one, one.load()), [one for one in utterances if one.sure_text])
+        recordings = [Recording(waveform, one.sure_text, one.speaker, source) for one, waveform in loaded]
     if not recordings:
         raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
     return recordings
@@ -260,7 +262,7 @@ def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Gen
 
 
 AHEAD = 2
-"""Shards that are begun before they are asked for."""
+"""Shards of each process that are begun before they are asked for."""
 
 _mixture: Mixture | None = None
 
@@ -286,12 +288,16 @@ def _make(path: Path, seed: int, index: int, count: int) -> None:
 
 
 class ShardMaker:
-    """Owns the background process and the folder of shards. Use as a context manager."""
+    """Owns the background processes and the folder of shards. Use as a context manager. Several processes are forks, at
+    once, before anything takes a GPU: each would else need its own copy of the recordings."""
 
-    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int) -> None:
-        self.folder, self.seed, self.count = folder, seed, count
+    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int, processes: int = 1) -> None:
+        self.folder, self.seed, self.count, self.processes = folder, seed, count, processes
         folder.mkdir(parents=True, exist_ok=True)
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(mixture,))
+        context = get_context("spawn" if processes == 1 else "fork")
+        self._pool = ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(mixture,))
+        if processes > 1:
+            self._pool.submit(os.getpid).result()
         self._running: dict[int, Future[None]] = {}
         self._held: dict[int, list[Example]] = {}
 
@@ -303,7 +309,7 @@ class ShardMaker:
 
     def window(self, first: int, last: int) -> list[Example]:
         """The examples of shards ``first`` to ``last``; older ones are forgotten, coming ones are begun."""
-        for index in range(first, last + 1 + AHEAD):
+        for index in range(first, last + 1 + AHEAD * self.processes):
             path = self._path(index)
             if not (index in self._held or index in self._running or path.exists()):
                 self._running[index] = self._pool.submit(_make, path, self.seed, index, self.count)

@@ -27,10 +27,10 @@ class Recipe:
     third of the batches end. helper: weight of CTC beside the RNN-T loss (both per token); phones: that of CTC of the
     phones, 0 for none. made_augmented, real_augmented: share of the made and of the real utterances whose features are
     changed at every use, by made_change and real_change; it rises to this over augment_share of the budget. Real
-    recordings are few and come back often, so they are changed more. shard: utterances in a shard; window: shards in an
-    epoch (the newest is fresh). batch: most utterances; seconds: most audio in a batch, padding included. clip:
-    largest gradient norm. pruning: see :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word
-    errors are counted on the way. The rest is as in :class:`Settings`."""
+    recordings are few and come back often, so they are changed more. shard: utterances in a shard; makers: processes
+    that make them; window: shards of each in an epoch (the newest are fresh). batch: most utterances; seconds: most
+    audio in a batch, padding included. clip: largest gradient norm. pruning: see
+    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way. The rest is as in :class:`Settings`."""
 
     preset: str = "small"
     pieces: int | None = None
@@ -46,6 +46,7 @@ class Recipe:
     helper: float = 0.2
     phones: float = 0.4
     shard: int = 1200
+    makers: int = 1
     window: int = 8
     batch: int = 32
     seconds: float = 140.0

@@ -44,7 +44,8 @@ class ShardSampler(Sampler[Batch]):
         self.strength = 0.0 if self.easy else min(1.0, progress / max(1e-9, recipe.augment_share))
         self.mean = self.network.mean.cpu().numpy()
         self.passes += not self.easy
-        window = (0, 0) if self.easy else (max(1, self.passes - recipe.window + 1), self.passes)
+        first = max(0, self.passes - recipe.window) * recipe.makers + 1
+        window = (0, 0) if self.easy else (first, self.passes * recipe.makers)
         self.examples = self.maker.window(*window)
         lengths = [example.features.shape[0] for example in self.examples]
         return batches(lengths, round(100 * recipe.seconds), recipe.batch, np.random.default_rng([recipe.seed, epoch]))

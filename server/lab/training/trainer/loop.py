@@ -2,9 +2,7 @@
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,6 +12,7 @@ from typing import Any, Generic
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from device_sdk.errors import DataError, LearningError
 from server.lab.training.data import Example
@@ -128,9 +127,9 @@ class Trainer(Generic[B]):
         at.sampler = self.sampler.state()
         if at.group == 0:
             at.begin, at.sums = self.progress, {}
+        begun = time.monotonic()
         plan = self.sampler.plan(at.epoch, at.begin)[at.group :]
         self.task.module.train()
-        begun = time.monotonic()
         for batch in self._loaded(plan):
             at.group += 1
             if batch is not None:
@@ -260,16 +259,30 @@ class Trainer(Generic[B]):
             "gradient": round(at.sums.get("norm", 0.0) / max(at.sums.get("steps", 0.0), 1.0), 3),
         }
 
-    def _loaded(self, plan: Iterable[Sequence[int]]) -> Iterator[B | None]:
-        """Every batch, None where it cannot be used; on a GPU one is loaded while the one before is trained on."""
+    def _loaded(self, plan: Sequence[Sequence[int]]) -> Iterator[B | None]:
+        """Every batch, None where it cannot be used; for a GPU other processes load those to come."""
         load = partial(self.sampler.load, self.at.epoch)
         if self.device.type == "cpu":
             yield from map(load, plan)
-            return
-        with ThreadPoolExecutor(1) as pool:
-            coming: deque[Future[B | None]] = deque()
-            for chosen in plan:
-                coming.append(pool.submit(load, chosen))
-                if len(coming) > 1:
-                    yield coming.popleft().result()
-            yield from (each.result() for each in coming)
+        else:
+            yield from DataLoader(_Loaded(load, plan), batch_size=None, num_workers=_LOADERS, collate_fn=_as_it_is)
+
+
+_LOADERS = 4
+
+
+class _Loaded(Dataset[B | None]):
+    """The batches of a plan by their places."""
+
+    def __init__(self, load: Callable[[Sequence[int]], B | None], plan: Sequence[Sequence[int]]) -> None:
+        self.load, self.plan = load, plan
+
+    def __getitem__(self, place: int) -> B | None:
+        return self.load(self.plan[place])
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+
+def _as_it_is(batch: B | None) -> B | None:
+    return batch

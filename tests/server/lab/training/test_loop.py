@@ -95,6 +95,20 @@ def test_a_batch_that_cannot_be_used_makes_no_step(tmp_path: Path) -> None:
     assert set(sampler.loaded) == {(number,) for number in range(24)}
 
 
+def test_batches_for_a_gpu_come_from_other_processes_in_order(tmp_path: Path) -> None:
+    sampler = Drawn(1)
+    trainer = Trainer(Regression(), sampler, SETTINGS, tmp_path)
+    plan = sampler.plan(0, 0.0)
+    here = list(trainer._loaded(plan))
+    sampler.loaded.clear()
+    trainer.device = torch.device("cuda")  # nothing is moved there yet
+    for one, other in zip(here, trainer._loaded(plan), strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
+    assert sampler.loaded == []
+
+
 def example(text: str, source: str) -> Example:
     return Example(np.zeros((3, 4), np.float32), text, source)
 

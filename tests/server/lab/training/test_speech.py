@@ -107,9 +107,10 @@ def test_only_utterances_with_sure_words_are_recorded() -> None:
         record([unsure, wordless], "folder")
 
 
-def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(tmp_path: Path, monkeypatch, processes) -> None:
     monkeypatch.setattr(speech, "AHEAD", 0)
-    with ShardMaker(tmp_path, Mixture(), seed=5, count=3) as maker:
+    with ShardMaker(tmp_path, Mixture(), 5, 3, processes) as maker:
         windows = [[example.text for example in maker.window(first, first + 1)] for first in (1, 2)]
     one, two, three = ([example.text for example in make_shard(Mixture(), 5, index, 3)] for index in (1, 2, 3))
     assert windows == [one + two, two + three]
