@@ -30,7 +30,8 @@ class Recipe:
     recordings are few and come back often, so they are changed more. shard: utterances in a shard; makers: processes
     that make them; window: shards of each in an epoch (the newest are fresh). batch: most utterances; seconds: most
     audio in a batch, padding included. clip: largest gradient norm. pruning: see
-    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way. The rest is as in :class:`Settings`."""
+    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way. The
+    rest is as in :class:`Settings`."""
 
     preset: str = "small"
     pieces: int | None = None
