@@ -135,16 +135,19 @@ def _pairwise(parts: Sequence[Float], weights: Sequence[float], scratch: Float) 
 
 
 def report_weights(settings: RoundSettings, reports: Sequence[Any]) -> list[float]:
-    """A weight for each stored report, in units of one device: of mean 1 where they are shares (eq. 9 and 10)."""
+    """A weight for each stored report, in units of one device: of mean 1 where they are shares (eq. 9 and 10). A cost
+    below the lowest tenth's counts as that: what devices say of themselves nobody can check, and one that says 0 where
+    others say 20 nats would be the whole mean."""
     match settings.weighting:
         case "utterances":  # eq. 8, whose denominator is the sum of the weights
             return [float(min(report.utterances, settings.weight_limit)) for report in reports]
         case "uniform":
             return [1.0] * len(reports)
         case "loss":
-            shares = cost_shares([report.loss for report in reports])
+            costs = [report.loss for report in reports]
         case "word_errors":
-            shares = cost_shares([report.word_error for report in reports])
+            costs = [report.word_error for report in reports]
+    shares = cost_shares(np.maximum(costs, np.quantile(costs, 0.1, method="higher"))) if costs else np.zeros(0)
     return [float(share) for share in shares * len(reports)]
 
 

@@ -14,6 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, text
@@ -153,9 +154,13 @@ def check_population(connection: Connection, stream: str, charge: Charge, cap: f
             raise Refusal(409, "privacy_cap", detail, stream)
 
 
-def within(connection: Connection, device_id: str, stream: str, charge: Charge, cap: float, delta: float) -> bool:
-    """Whether a device's epsilon in a stream stays within the cap with one more charge; what is unknown does not."""
-    return math.isinf(cap) or _fits(spent(connection, device_id, stream).plus(charge), cap, delta)
+def within(
+    connection: Connection, device_id: str, stream: str, charges: Iterable[Charge], cap: float, delta: float
+) -> bool:
+    """Whether a device's epsilon in a stream stays within the cap with more charges; what is unknown does not."""
+    if math.isinf(cap):
+        return True
+    return _fits(reduce(Spent.plus, charges, spent(connection, device_id, stream)), cap, delta)
 
 
 def _fits(total: Spent, cap: float, delta: float) -> bool:
@@ -343,11 +348,13 @@ class Caps:
     def of(self, stream: str) -> float:
         return self.streams.get(stream, float("inf"))
 
-    def allow(self, connection: Connection, device_id: str, stream: str, settings: RoundSettings) -> bool:
+    def allow(
+        self, connection: Connection, device_id: str, stream: str, settings: RoundSettings, due: Iterable[Charge] = ()
+    ) -> bool:
         """Whether a device may report in a stream of a round once more. Where accounting is amplified it may: it was
-        charged when the round opened."""
-        charge = charge_for(stream, settings)
-        return settings.amplified or within(connection, device_id, stream, charge, self.of(stream), self.delta)
+        charged when the round opened. due: what it will be charged in this stream besides."""
+        charges = charge_for(stream, settings), *due
+        return settings.amplified or within(connection, device_id, stream, charges, self.of(stream), self.delta)
 
     def charge_all(
         self,

@@ -13,7 +13,7 @@ from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.registry.models import current_version, find_model
 from server.rounds.pacing import Demand, Fleet, demand_of, note_seen, window
-from server.rounds.reports import reported_streams
+from server.rounds.reports import is_affordable, reported_streams
 from server.rounds.rollout.conduct import model_for
 from server.rounds.sampling import is_sampled
 from server.rounds.secure_aggregation.store import find_message
@@ -104,6 +104,6 @@ def _refused(
             found[stream] = "has all its reports"
         elif stream != "deltas" and message.words_digest != words_digest:
             found[stream] = "is of another word list"
-        elif not caps.allow(connection, message.device_id, stream, plans):
+        elif not is_affordable(connection, message.device_id, stream, plans, caps):
             found[stream] = f"would pass the cap of epsilon, {caps.of(stream):g}"
     return found

@@ -61,7 +61,7 @@ def join(
     if (ends := excluded_until(connection, sender.device_id, now)) is not None:
         detail = f"this device is left out of groups for {ends - now:.0f} s: in one, shares were not what they must be"
         raise Refusal(403, "excluded", detail, "device_id")
-    if store.is_busy(connection, sender.device_id):
+    if store.busy_in(connection, sender.device_id) is not None:
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
     _check_subject(connection, row, settings, message, shapes)
     check_affordable(connection, sender.device_id, stream, settings, caps)
@@ -77,14 +77,20 @@ def join(
     return wire.StageReceipt(stage="keys"), close_if_full(connection, row.id, settings, now)
 
 
-def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: str, now: float) -> None:
-    """Before a message is read: whether this device can have one of this stage to send. Raises Refusal: 409
-    ``not_collected``, ``round_closed``, ``not_joined``."""
+def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: str, now: float) -> int:
+    """Before a message is read: whether this device can have one of this stage to send, and how many bytes it has at
+    most, where that is more than any message that holds no vector. Raises Refusal: 409 ``not_collected``,
+    ``round_closed``, ``not_joined``."""
     settings, stream = _settings(row)
-    if store.find_message(connection, row.id, device_id, "keys") is None:
+    joined = store.find_message(connection, row.id, device_id, "keys")
+    if joined is not None and joined.group_id is not None and stage == "masked":
+        roster = store.find_group(connection, joined.group_id).group.roster
+        return -(-roster.words * roster.word_bits // 8)
+    if joined is None:
         if stage != "keys":
             raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
         check_open(row, settings, stream, now)
+    return 0
 
 
 def answer(
@@ -237,6 +243,8 @@ def next_task(
     survived = device_id in group.answered("masked")
     if stored.ended is not None:
         stage = "abandoned" if stored.ended == "abandoned" else "done" if survived else "dropped"
+        if stage == "abandoned" and device_id in store.charged(connection, round_id, _settings(row)[1]):
+            stage = "done"  # the shares that give the sum may be known: what is in it is not reported again
         return wire.AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
     if group.stage is not None and device_id in group.expected - group.answered(group.stage):
         return wire.AggregationTask(

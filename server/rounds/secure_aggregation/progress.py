@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import MaskedInput, RevealedShares, Roster
@@ -23,6 +23,7 @@ from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.store import Group, StoredGroup, is_finished, next_stage
 from server.rounds.secure_aggregation.unmasking import (
     Exclusion,
+    check_counts,
     check_sum,
     exclude,
     excluded_by,
@@ -156,6 +157,8 @@ def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
         total = sum_of(roster, group.dealers, vectors, recovered)
         if settings.aggregated == "deltas" and settings.deltas is not None:
             check_sum(total, settings.deltas, len(masked))
+        elif settings.aggregated == "marginals" and settings.marginals is not None:
+            check_counts(total, settings.marginals, len(masked))
     except ProtocolError as error:
         return _Unmasked(None, "; left out: ".join(filter(None, (str(error), left_out))), excluded)
     return _Unmasked(total, left_out and f"left out: {left_out}", excluded)
@@ -168,8 +171,7 @@ def _charge(
     stream = settings.aggregated
     assert stream is not None
     charge = charge_for(stream, settings)
-    known = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == stream)
-    for device_id in sorted(set(survivors) - set(connection.execute(known).scalars())):
+    for device_id in sorted(set(survivors) - store.charged(connection, round_id, stream)):
         message = store.find_message(connection, round_id, device_id, "masked")
         assert message is not None
         report_id = f"group:{own_digest(device_id, round_id)}"  # it has one at most

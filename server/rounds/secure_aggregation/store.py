@@ -19,7 +19,7 @@ from device_sdk.wire.secure_aggregation import STAGES, KeyAdvertisement, Roster,
 from server.storage.database import forget, overwrite
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
-from server.storage.schema import rounds
+from server.storage.schema import reports, rounds
 
 ENDED = ("done", "abandoned")
 
@@ -107,8 +107,8 @@ def find_message(connection: Connection, round_id: str, device_id: str, stage: S
     return connection.execute(select(messages).where(*own)).first()
 
 
-def is_busy(connection: Connection, device_id: str) -> bool:
-    """Whether a device waits for a group or is in one that goes on: what it will be charged is not known yet."""
+def busy_in(connection: Connection, device_id: str) -> str | None:
+    """The round in which a device waits for a group or is in one that goes on: it is charged only in the end."""
     query = (
         select(messages.c.round_id)
         .join(rounds, rounds.c.id == messages.c.round_id)
@@ -117,7 +117,14 @@ def is_busy(connection: Connection, device_id: str) -> bool:
         .where(rounds.c.state.in_(("open", "closing")))
         .where(or_(groups.c.id.is_(None), groups.c.stage.not_in(ENDED)))
     )
-    return connection.execute(query).first() is not None
+    found: str | None = connection.execute(query).scalar()
+    return found
+
+
+def charged(connection: Connection, round_id: str, stream: str) -> set[str]:
+    """Devices that a round of a stream has been charged to."""
+    query = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == stream)
+    return set(connection.execute(query).scalars())
 
 
 def decline(connection: Connection, round_id: str) -> None:

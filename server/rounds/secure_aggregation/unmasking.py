@@ -17,10 +17,12 @@ tells the true secret from every other. So a secret is found by the first of the
 
 What lies beyond ends in no secret, and never in a false one. All of it is bounded, whatever was sent.
 
-Whose shares were false is told only where they are at most half of those beyond the threshold: then no other code word
-is as near. With more of them, liars could have made another one with the same secret, on which honest shares are not.
+Liars who agree can make another code word with the same secret, on which honest shares are not: with two of them at
+points that are asked first, and as many as those shares are. So a share is called false only where it is the only one
+of a whole group's: for that, more devices than a group can lose would have to lie alike.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -31,10 +33,11 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, insert, select
 
 from device_sdk.errors import ProtocolError
-from device_sdk.privacy.quantised import clip_steps, largest_sum
+from device_sdk.privacy.contributions import l1_sensitivity, share_variance, weight_units
+from device_sdk.privacy.quantised import WRAPS, clip_steps, largest_sum
 from device_sdk.secure_aggregation import keys, masks
 from device_sdk.secure_aggregation.shares import PRIME, interpolation, inverse, powers, products, read_share
-from device_sdk.wire.messages import DeltaPlan
+from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
 from device_sdk.wire.secure_aggregation import NO_SHARE, RevealedShares, Roster
 from server.storage.schema import exclusions
 
@@ -43,12 +46,12 @@ from server.storage.schema import exclusions
 class Recovered:
     """secrets: seeds, of the survivors' own masks and of the mask keys of dealers that dropped out. disputes: (dealer,
     holder) where what the holder sent, or did not send, is not of the dealer's secret: one of the two is to blame.
-    lost: why other secrets were not found, by dealer. revealing: how many devices sent shares."""
+    lost: why other secrets were not found, by dealer. revealing: which devices sent shares."""
 
     secrets: Mapping[str, bytes]
     disputes: frozenset[tuple[str, str]]
     lost: Mapping[str, str]
-    revealing: int
+    revealing: frozenset[str]
 
 
 def recover_secrets(
@@ -84,10 +87,11 @@ def recover_secrets(
                 continue
             secrets[dealer] = found.secret
             doubted |= found.false
-            disputes |= {(dealer, holders[point]) for point in found.false}
+            if len(found.false) == 1 and len(shares[dealer]) == len(roster.members):
+                disputes |= {(dealer, holders[point]) for point in found.false}
         waiting = left if len(doubted) > known else []
     lost = {dealer: _lost(held, roster) for dealer, held in shares.items() if dealer not in secrets}
-    return Recovered(secrets, frozenset(disputes), lost, len(revealed))
+    return Recovered(secrets, frozenset(disputes), lost, frozenset(names))
 
 
 def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recovered: Recovered) -> NDArray[np.int64]:
@@ -105,6 +109,26 @@ def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recov
         for survivor in masked:  # what the dropped device would have added cancels what its peer did
             total += masks.pair_mask(private, name, survivor, roster, digest)
     return masks.signed(total, roster)
+
+
+def check_counts(total: NDArray[np.int64], plan: MarginalPlan, devices: int) -> None:
+    """All that can be checked of bounded counts that nobody sees. ProtocolError: a word has been said more often in the
+    sum, int64 [words], less often than never, or all words together more often, than so many devices have it whose
+    counts and noise are as the plan says."""
+    deviation = math.sqrt(devices * share_variance(plan))
+    for what, found, most in (
+        ("a word was said", total.max(), devices * weight_units(plan) + deviation * _tail(2 * total.size)),
+        ("a word was not said", -total.min(), deviation * _tail(2 * total.size)),
+        ("words were said", total.sum(), devices * l1_sensitivity(plan) + deviation * math.sqrt(total.size) * _tail(1)),
+    ):
+        if found > most:
+            times = f"found {found / FIXED_POINT:.4g} times, expected at most {most / FIXED_POINT:.4g}"
+            raise ProtocolError(f"sum: {what}, {times} of {devices} devices that bound what they add")
+
+
+def _tail(values: int) -> float:
+    """Deviations that the largest of so many Gaussian values passes with a chance of :data:`WRAPS` at most."""
+    return math.sqrt(2 * math.log(values / WRAPS))
 
 
 def check_sum(total: NDArray[np.int64], plan: DeltaPlan, devices: int) -> None:
@@ -131,8 +155,8 @@ Elements = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """secret: as it was dealt. false: points whose shares are not on its polynomials; none where so many are not that
-    these may be others."""
+    """secret: as it was dealt. false: points whose shares are not on the polynomials that it was found by; none where
+    they are more than half of those beyond the threshold, so that others may be as near."""
 
     secret: bytes
     false: frozenset[int]
@@ -252,7 +276,8 @@ def excluded_by(roster: Roster, recovered: Recovered) -> Mapping[str, Exclusion]
     - **a secret that is not there**: its shares do not give what the device announced, which ended the group. Of all
       who took part it alone can do this by itself; together, holders can whose shares are more than half of those
       beyond the threshold. It is held against a device only where at least half of the shares that a group can lose had
-      come in beyond the threshold, and for one day: long enough that nobody stops group after group.
+      come in beyond the threshold, or where it sent none itself, and for one day: long enough that nobody stops group
+      after group.
 
     Fewer disputes are held against nobody. They did not keep the group from its sum, and an honest device may be one
     end."""
@@ -260,7 +285,7 @@ def excluded_by(roster: Roster, recovered: Recovered) -> Mapping[str, Exclusion]
     others: defaultdict[str, set[str]] = defaultdict(set)
     found: dict[str, Exclusion] = {}
     for name in recovered.lost:
-        if 2 * (recovered.revealing - roster.threshold) >= spare > 0:
+        if 2 * (len(recovered.revealing) - roster.threshold) >= spare > 0 or name not in recovered.revealing:
             found[name] = Exclusion(LOST_SECONDS, "its shares do not give what it announced")
     for dealer, holder in recovered.disputes:
         others[dealer].add(holder)

@@ -91,15 +91,16 @@ def taking(stream: str) -> Callable[[Service, Request], int | None]:
     return check
 
 
-def check_aggregating(server: Service, request: Request) -> None:
+def check_aggregating(server: Service, request: Request) -> int:
     """As :func:`check_claimed`, for a stage of secure aggregation: its round has to be there and to have some, and the
-    device to be in it. Raises Refusal also: 404 ``unknown_round``, 409 ``not_collected``, ``round_closed``,
-    ``not_joined``."""
+    device to be in it. Returns how many bytes a message of the stage has at most. Raises Refusal also: 404
+    ``unknown_round``, 409 ``not_collected``, ``round_closed``, ``not_joined``."""
     with server.database.read() as connection:
         sender = _prove(server, request, connection)
         row = find_round(connection, request.path_params["round_id"])
-        check_sender(connection, row, sender.device_id, request.path_params["stage"], server.settings.clock())
+        most = check_sender(connection, row, sender.device_id, request.path_params["stage"], server.settings.clock())
         request.state.stream = read_settings(row).aggregated
+        return max(most, server.settings.limits.message_bytes)
 
 
 def _prove(server: Service, request: Request, connection: Connection) -> Sender:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,17 @@ from numpy.typing import NDArray
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation import deltas as sums
 from server.aggregation import robust
-from server.aggregation.deltas import DeltaSum, add, cost_shares, finish, fold, init, merge, weighted_sum
+from server.aggregation.deltas import (
+    DeltaSum,
+    add,
+    cost_shares,
+    finish,
+    fold,
+    init,
+    merge,
+    report_weights,
+    weighted_sum,
+)
 from server.aggregation.marginals import nearest_counts, nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.aggregation.robust import cosine_mean, cosine_weights
 
@@ -89,6 +100,17 @@ def test_pairwise_sums_round_less_than_one_after_the_other() -> None:
 
 
 POSITIVE = st.lists(st.floats(0.01, 50.0), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("weighting", ["loss", "word_errors"])
+def test_who_claims_to_err_least_is_not_the_mean(weighting: str) -> None:
+    """One of twenty that says 0 where the others say 20."""
+    claimed = [0.0, *np.linspace(20.0, 21.0, 19)]
+    reports = [SimpleNamespace(loss=cost, word_error=cost) for cost in claimed]
+    weights = report_weights(SimpleNamespace(weighting=weighting), reports)
+    assert sum(weights) == pytest.approx(20) and weights[0] == weights[1] == weights[2] < 2
+    assert report_weights(SimpleNamespace(weighting=weighting), reports[:1]) == [1.0]
+    assert report_weights(SimpleNamespace(weighting=weighting), []) == []
 
 
 def test_weights_by_hand() -> None:

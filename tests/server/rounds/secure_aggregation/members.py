@@ -15,6 +15,7 @@ PLAN: dict[str, Any] = {
     "mechanism": "discrete_gaussian",
     "epsilon": 8.0,
     "delta": 1e-6,
+    "max_weight": 300.0,
     "minimum_survivors": 2,
 }
 
@@ -55,9 +56,9 @@ class Member:
 
 
 def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:
-    """Noised counts, with values that occur nowhere by chance: six digits and both signs."""
+    """Noised counts, with values that occur nowhere by chance: five digits and both signs."""
     rng = np.random.default_rng(seed)
-    return list(rng.integers(100_000, 999_999, (count, WORDS)) * rng.choice([-1, 1], (count, WORDS)))
+    return list(rng.integers(10_000, 70_000, (count, WORDS)) * rng.choice([-1, 1], (count, WORDS)))
 
 
 def through(members: list[Member], last: Stage, first: Stage = "shares") -> None:

@@ -12,10 +12,11 @@ from sqlalchemy import select
 
 from device_sdk.privacy.contributions import share_variance
 from device_sdk.secure_aggregation.keys import advertised_bytes
+from device_sdk.secure_aggregation.shares import PRIME, read_share, to_bytes
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
 from server.plans.round import word_bits
-from server.storage.schema import aggregation_groups, aggregation_messages, ledger, reports
+from server.storage.schema import aggregation_groups, aggregation_messages, exclusions, ledger, reports
 from tests.device_sdk.privacy.canaries import Canary, Needles
 from tests.server.parties import HEADERS, WORDS, Party, refusal, serving
 from tests.server.rounds.secure_aggregation.members import ANSWERED, PLAN, Member, through, vectors
@@ -108,7 +109,8 @@ def test_masked_vectors_are_counted_as_reports(server: Server) -> None:
     [("shares", 2), ("masked", 2), ("masked", 3), ("consistency", 2), ("unmasking", 2), ("unmasking", 3)],
 )
 def test_drop_outs_at_a_stage(server: Server, stage: Stage, lost: int) -> None:
-    """Of six devices four must be left: two may go at any stage, and a third ends the round without a sum."""
+    """Of six devices four must be left: two may go at any stage, and a third ends the round without a sum. Counts come
+    back where nothing was charged, as it is once shares may be known."""
     members = server.members(6)
     round_id = members[0].round_id
     server.operator.close(round_id)
@@ -119,7 +121,8 @@ def test_drop_outs_at_a_stage(server: Server, stage: Stage, lost: int) -> None:
         server.tick(601 if each == stage else 0)
     found_round = server.round(round_id)
     if lost == 3:
-        assert found_round["state"] == "abandoned" and {member.task().stage for member in members} == {"abandoned"}
+        assert found_round["state"] == "abandoned"
+        assert {member.task().stage for member in members} == {"done" if stage == "unmasking" else "abandoned"}
         charged = {charge.device_id for charge in server.rows(select(ledger))}
         assert charged == ({member.party.id for member in members} if stage == "unmasking" else set())
         assert {report.counted for report in server.rows(select(reports))} <= {False}
@@ -273,7 +276,7 @@ def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -
     [
         ({"groups": {"size": 2}, "minimum": 3, "marginals": PLAN | {"minimum_survivors": 3}}, "groups.size: found 2"),
         ({"groups": {"size": 1}}, "greater than or equal to 2"),
-        ({"marginals": PLAN | {"epsilon": 1e6}}, "a share of variance"),
+        ({"marginals": PLAN | {"max_weight": 1.0, "epsilon": 1e6}}, "a share of variance"),
     ],
 )
 def test_plans_that_no_group_can_follow(server: Server, changes: dict[str, Any], message: str) -> None:
@@ -285,7 +288,7 @@ def test_plans_that_no_group_can_follow(server: Server, changes: dict[str, Any],
 def test_words_are_wide_enough_for_the_noise() -> None:
     """Sixteen deviations of every device's noise, and its counts, fit the sum."""
     for epsilon, bits in ((1.0, 32), (1e-3, 32), (1e-6, 64)):
-        plan = MarginalPlan.model_validate(PLAN | {"epsilon": epsilon})
+        plan = MarginalPlan.model_validate(PLAN | {"max_weight": 1.0, "epsilon": epsilon})
         most = (2 ** (word_bits(plan, 50, WORDS) - 1) - 1) // 50
         assert word_bits(plan, 50, WORDS) == bits and FIXED_POINT + 16 * share_variance(plan) ** 0.5 <= most
 
@@ -321,3 +324,82 @@ def test_the_server_never_holds_a_vector(server: Server) -> None:
 def _search(server: Server, members: list[Member]) -> None:
     everything = kept(server.folder) + b"".join(body for member in members for body in member.sent)
     assert Needles([canary(member.party.id, member.vector) for member in members]).found(everything) == set()
+
+
+def finish(server: Server, members: list[Member]) -> dict[str, Any]:
+    """The members' round when it has ended."""
+    server.tick()
+    server.operator.close(members[0].round_id)
+    server.tick()
+    return server.round(members[0].round_id)
+
+
+@pytest.mark.parametrize("added_to_one_word", [2**30, -(2**30)])
+def test_one_device_is_not_the_sum_of_all(server: Server, added_to_one_word: int) -> None:
+    """A vector that nobody sees is bounded as part of the sum: at worst its group has none."""
+    members = sorted(server.members(6, size=6), key=lambda member: member.party.id)
+    members[0].vector = members[0].vector.copy()
+    members[0].vector[7] += added_to_one_word
+    through(members, "unmasking")
+    found = finish(server, members)
+    said = "was said" if added_to_one_word > 0 else "was not said"
+    assert found["state"] == "abandoned" and found["groups"][0]["note"].startswith(f"sum: a word {said}, found")
+    assert server.http.get("/v1/marginals/0").status_code == 200 and found["releases"] == {}
+
+
+def test_four_of_twelve_that_lie_alike_have_no_honest_device_left_out(server: Server) -> None:
+    """Two of them among the first eight holders, so that the polynomial of the first eight is another one with the same
+    secret, on which the honest ones after them are not."""
+    members = sorted(server.members(12, size=12), key=lambda member: member.party.id)
+    liars = [*members[:2], *members[10:]]
+    through(members, "consistency")
+    for member in members:
+        message: Any = member.answer(member.task())
+        if member in liars:
+            point = member.participant.roster.point(member.party.id)
+            off = 12345 * point
+            for zero in range(3, 9):
+                off = off * (point - zero) % PRIME
+            shares = tuple(to_bytes((read_share(share) + off) % PRIME) for share in message.shares)
+            message = message.model_copy(update={"shares": shares})
+        member.post("unmasking", message).raise_for_status()
+    finish(server, members)
+    assert server.rows(select(exclusions)) == []
+    np.testing.assert_array_equal(server.released(members[0].round_id), added(members))
+
+
+def test_who_deals_falsely_and_says_nothing_stops_one_group_and_no_second(server: Server) -> None:
+    """Of five, where four are needed: with it silent, nothing is left to tell false shares from true ones by."""
+    parties = server.parties(5)
+    members = server.join(parties, groups={"size": 5, "stage_seconds": 600})
+    hostile = next(member for member in members if member.party is parties[0])
+    hostile.participant = hostile.participant.model_copy(update={"seed": bytes(16)})
+    through(members, "consistency")
+    for member in members:
+        if member is not hostile:
+            member.step()
+    server.tick(601)
+    assert finish(server, members)["state"] == "abandoned"
+    assert [row.device_id for row in server.rows(select(exclusions))] == [parties[0].id]
+
+
+def test_a_charge_that_is_due_counts_towards_the_cap(tmp_path: Path) -> None:
+    """A device that waits in a closing round's group has not been charged for it yet."""
+    server = Server(tmp_path, marginals_cap=12.0)
+    members = server.members(2)
+    server.operator.close(members[0].round_id)
+    central = {"epsilon": 8.0, "delta": 1e-6, "mechanism": "discrete_gaussian"}
+    second, party = server.operator.open(marginals=central, minimum=1), members[0].party
+    assert party.check_in().json()["round"] is None
+    assert refusal(party.send_counts(second, {1: 256})) == (403, "privacy_cap")
+    server.close()
+
+
+@pytest.mark.parametrize("stage", ["consistency", "masked"])
+def test_a_stage_takes_no_more_bytes_than_its_message_has(server: Server, stage: Stage) -> None:
+    """Or a few devices could hold all of the room that the server has for bodies."""
+    members = server.members(2, size=2)
+    through(members, ANSWERED[ANSWERED.index(stage) - 1])
+    path = f"/v1/rounds/{members[0].round_id}/aggregation/{stage}"
+    answer = members[0].party.post(path, bytes(100_000), members[0].round_id)
+    assert refusal(answer) == (413, "too_large")
