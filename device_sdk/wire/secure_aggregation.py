@@ -266,10 +266,10 @@ class StageReceipt(Message):
 class AggregationTask(Message):
     """What the server waits for from this device.
 
-    stage: the message to send; ``waiting`` for nothing yet, ``done`` when the sum was taken with this device in it,
-    ``dropped`` when it was taken without, ``abandoned`` when none will be. Which other field is present depends on it:
-    ``shares`` brings the roster, ``masked`` the shares that others dealt to this device, ``consistency`` the survivors,
-    ``unmasking`` their signatures. retry_after_seconds: when to poll next."""
+    stage: the message to send; ``waiting`` for nothing yet, ``done`` when the sum was taken with this device in it, or
+    may be known, ``dropped`` when it was taken without, ``abandoned`` when none will be. Which other field is present
+    depends on it: ``shares`` brings the roster, ``masked`` the shares that others dealt to this device, ``consistency``
+    the survivors, ``unmasking`` their signatures. retry_after_seconds: when to poll next."""
 
     stage: Stage | Literal["waiting", "done", "dropped", "abandoned"]
     retry_after_seconds: Seconds
