@@ -5,11 +5,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from numbers import Integral, Real
+from pathlib import Path
 
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.errors import ConfigurationError, DataError, StateError
 
 NUMBER, WHOLE = Real, Integral
 """What counts as a number, and as a whole one: numpy's too."""
+
+
+def read_utf8(path: Path, kind: type[ConfigurationError | DataError], option: str = "") -> str:
+    """The text of a file in UTF-8. Raises ``kind``, which names the file and the line, and an ``option`` that gave it:
+    it cannot be read, or is something else."""
+    named = f"{option}: {path}" if option else str(path)
+    try:
+        content = path.read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise kind(f"{named}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        line, found = content[: error.start].count(b"\n") + 1, content[error.start]
+        raise kind(
+            f"{named}, line {line}: found the byte {found:#x}, expected text in UTF-8; save it as that"
+        ) from error
 
 
 def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:

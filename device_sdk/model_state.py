@@ -59,7 +59,8 @@ class ModelState:
         """Everything from the store; a new bundle of the app takes the place of an older base."""
         store, bundle = self.store, self.packaged
         shipped = f"{bundle.manifest.name} {bundle.version}"
-        replaced = records.read_text(store, "bundle") != shipped
+        made, identity = records.read_text(store, "bundle"), f"{shipped} {_digest(bundle)}"
+        replaced = made not in (identity, shipped)  # older states have no digest
         published = None if replaced else records.read_published(store)
         base = bundle if published is None else with_published(bundle, published)
         parameters = {name: base.weights[name] for name in bundle.architecture.parameter_shapes()}
@@ -96,7 +97,7 @@ class ModelState:
                 store.delete("settings", "unfit")
                 kept = store.names("kept")  # pieces and features of another bundle
                 store.delete("kept", *kept)
-                records.write_text(store, "bundle", shipped)
+                records.write_text(store, "bundle", identity)
             if kept:
                 log.warning("erased %s with feedback, kept before: the app has another bundle", utterances(len(kept)))
             if learned:
@@ -302,6 +303,13 @@ class ModelState:
         if consent != self.consent:
             self.store.put("settings", "consent", consents.to_bytes(consent))
             self.consent = consent
+
+
+def _digest(bundle: Bundle) -> str:
+    """Of what was learned on: weights, pieces and words. Bundles that apps make of their own may have one name."""
+    files = bundle.manifest.files
+    parts = (files[name].sha256 for name in ("weights.safetensors", "tokenizer.model", "words.txt"))
+    return sha256("".join(parts).encode()).hexdigest()[:16]
 
 
 def with_published(bundle: Bundle, published: records.Published) -> Bundle:

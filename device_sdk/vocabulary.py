@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from device_sdk.checks import read_utf8
 from device_sdk.errors import ConfigurationError
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
@@ -52,7 +53,7 @@ class Vocabulary:
     def add_contacts(self, vcard: str | Path) -> tuple[VocabularyEntry, ...]:
         """The names of a vCard file, or of its text, each whole and by the given name. Accents that the model's pieces
         lack are left out; names in another script are passed over. ConfigurationError: no vCard."""
-        text = vcard.read_text("utf-8") if isinstance(vcard, Path) else vcard
+        text = read_utf8(vcard, ConfigurationError) if isinstance(vcard, Path) else vcard
         letters = self._model_state.base.tokenizer.letters
         found = (phrases.spelled(name, letters) for name in phrases.read_contacts(text))
         return self.add_all(dict.fromkeys(name for name in found if name), "contact", "contacts")
@@ -78,7 +79,7 @@ class Vocabulary:
 
     def undo(self) -> tuple[str, ...]:
         """Takes back what the last correction made of the vocabulary, and the correction itself where it was not
-        learned from yet. Returns the phrases that are otherwise now; none where there is nothing to take back."""
+        learned from yet. What was added or removed since stays. Returns the phrases that are otherwise now, if any."""
         self._model_state.check_open()
         with self._model_state.together():
             known = self._model_state.phrases

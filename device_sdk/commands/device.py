@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.checks import read_utf8
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.commands.secrets import keep_from_process_list
 from device_sdk.commands.state import KEY_VARIABLE, BundlePath, KeyFile, State, open_device
 from device_sdk.consent import STREAMS, Consent
+from device_sdk.errors import ConfigurationError
+from device_sdk.transcripts import transcript, transcripts
 
 if TYPE_CHECKING:
     from device_sdk.checkin.session import CheckInReport
     from device_sdk.learning import LearningReport
+    from device_sdk.personalization.vocabulary import VocabularyEntry
 
 app = typer.Typer(
     help="Live with a device: its user agrees, corrects, lets it learn and check in, and sees what it knows.\n\n"
@@ -116,6 +120,15 @@ def correct(
     return {"utterance_id": utterance}, [hint]
 
 
+def _entry(given: str) -> VocabularyEntry:
+    """Of a phrase with its spellings."""
+    from device_sdk.personalization.vocabulary import VocabularyEntry
+
+    phrase, *spellings = given.split("|")
+    transcript(phrase, f"--add {given!r}", ConfigurationError)
+    return VocabularyEntry(phrase, transcripts(spellings, f"--add {given!r}", ConfigurationError))
+
+
 @_command
 def vocabulary(
     opened: Opening,
@@ -126,23 +139,31 @@ def vocabulary(
     undo: Annotated[bool, typer.Option("--undo", help="Take the last correction back.")] = False,
 ) -> Said:
     """Show the names and words that the device listens for by itself; add some, remove some, or undo."""
+    from device_sdk.personalization.vocabulary import read_contacts
+
+    # All that is asked for is done, or nothing of it.
+    entries = [_entry(each) for each in add or ()]
+    card = None if contacts is None else read_utf8(contacts, ConfigurationError, "--contacts")
+    if card is not None:
+        read_contacts(card)
+    for each in remove or ():
+        transcript(each, "--remove", ConfigurationError)
     with opened(new=bool(add or contacts)) as device:
         known = device.vocabulary
-        for each in add or ():
-            phrase, *spellings = each.split("|")
-            known.add(phrase, spellings)
-        if contacts is not None:
-            known.add_contacts(contacts)
+        if entries:
+            known.add_all(entries)
+        if card is not None:
+            known.add_contacts(card)
         lines = [f"{each}: not there" for each in remove or () if not known.remove(each)]
         if undo:
             lines.append(f"taken back: {', '.join(known.undo()) or 'nothing'}")
-        entries = known.list()
+        listed = known.list()
     lines += [
         f"{each.phrase}  {each.kind or each.source}, confirmed {each.count} times"
         + (f", also heard as {', '.join(each.spellings)}" if each.spellings else "")
-        for each in entries
+        for each in listed
     ]
-    return {"entries": [asdict(each) for each in entries]}, lines or ["nothing yet"]
+    return {"entries": [asdict(each) for each in listed]}, lines or ["nothing yet"]
 
 
 @_command

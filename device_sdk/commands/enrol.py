@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.checks import read_utf8
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.commands.state import BundlePath, KeyFile, State, open_device
 from device_sdk.enrolment import LEAST, MOST
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from device_sdk.device import Device
-    from device_sdk.enrolment import Enrolment
+    from device_sdk.enrolment import Enrolment, Step
 
 _LONGEST = 15.0  # seconds of a phrase
 _CHUNK = 0.1
@@ -52,15 +53,19 @@ def command(
             spoken: Iterator[tuple[NDArray[np.generic], int]] = _spoken(device, microphone)
         else:
             reading = device.enrolment([text for _, text in files], most)
-            spoken = _read(files)
-        steps = _all(reading, spoken)
+            spoken = iter([*_read(files)])  # all of them, before a word is learned
+        steps: list[dict[str, Any]] = []
+        try:
+            for step in _all(reading, spoken):
+                steps.append(asdict(step))
+        except KeyboardInterrupt:  # what was learned so far is measured like the rest
+            print("ended", file=sys.stderr)
         report = reading.finish()
     if not deliver({"report": asdict(report), "steps": steps}, as_json, output):
         print(report)
 
 
-def _all(reading: Enrolment, spoken: Iterator[tuple[NDArray[np.generic], int]]) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = []
+def _all(reading: Enrolment, spoken: Iterator[tuple[NDArray[np.generic], int]]) -> Iterator[Step]:
     while (phrase := reading.phrase) is not None:
         print(f"{reading.count + 1} of {reading.most}: {phrase}", file=sys.stderr)
         heard = next(spoken, None)
@@ -68,18 +73,19 @@ def _all(reading: Enrolment, spoken: Iterator[tuple[NDArray[np.generic], int]]) 
             break
         step = reading.read(*heard)
         print(f"    {'measured' if step.aside else 'heard'}: {step.heard or '(nothing)'}", file=sys.stderr)
-        steps.append(asdict(step))
-    return steps
+        yield step
 
 
 def _files(folder: Path) -> list[tuple[Path, str]]:
     """Audio files and their words, by name. Raises :class:`DataError`."""
     from device_sdk.audio import list_audio
 
+    if not folder.is_dir():
+        raise DataError(f"--recordings: {folder}: no such folder")
     found = [(path, path.with_suffix(".txt")) for path in list_audio([folder])]
     if missing := [path for path, words in found if not words.is_file()]:
         raise DataError(f"--recordings: {missing[0]} has no {missing[0].stem}.txt with its words beside it")
-    return [(path, words.read_text("utf-8").strip()) for path, words in found]
+    return [(path, read_utf8(words, DataError).strip()) for path, words in found]
 
 
 def _read(files: list[tuple[Path, str]]) -> Iterator[tuple[NDArray[np.generic], int]]:

@@ -15,12 +15,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from device_sdk.checks import is_this_machine
+from device_sdk.checks import is_this_machine, read_utf8
 from device_sdk.commands.state import BundlePath, KeyFile, state_key
 from device_sdk.errors import ConfigurationError, MissingExtraError
 from device_sdk.sockets import listening
+from device_sdk.transcripts import check_letters, transcript
 
 if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
     from device_sdk.listen.gate import Limits
     from device_sdk.listen.people import People
 
@@ -85,15 +87,27 @@ def command(
     from device_sdk.profiles import Profiles
     from device_sdk.settings import DeviceSettings
 
-    phrases = [] if vocabulary is None else [line for line in _read(vocabulary).splitlines() if line.strip()]
+    used = Bundle.open(bundle)
+    phrases = [] if vocabulary is None else _phrases(vocabulary, used)
     if wyoming is not None:
         place_of(wyoming)
     places = _Places(host, port, page, files, wyoming, announce, (host, *(name or ())), certificate, key)
     exists = state.is_dir() and any(state.iterdir())
     settings = DeviceSettings(keep_corrected=True)
-    profiles = Profiles(state, state_key(key_file, exists=exists), Bundle.open(bundle), settings)
+    profiles = Profiles(state, state_key(key_file, exists=exists), used, settings)
     with People(profiles, known, learn=learn, expected=phrases) as people:
         asyncio.run(_serve(people, places, Limits(requests_a_minute=requests_a_minute)))
+
+
+def _phrases(path: Path, bundle: Bundle) -> list[str]:
+    """Of a file, one a line. Raises ConfigurationError, which names the line that the model cannot spell."""
+    found: list[str] = []
+    for number, line in enumerate(read_utf8(path, ConfigurationError, "--vocabulary").splitlines(), 1):
+        if line.strip():
+            where = f"--vocabulary: {path}, line {number}"
+            found.append(transcript(line, where, ConfigurationError))
+            check_letters(found[-1], bundle.tokenizer.letters, where, ConfigurationError)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +182,7 @@ def _tokens(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        found = json.loads(_read(path))
+        found = json.loads(read_utf8(path, ConfigurationError, "--tokens"))
     except ValueError as error:
         raise ConfigurationError(f"--tokens: {path}: {error}; expected a JSON object of token to person") from error
     if not isinstance(found, dict) or not found or not all(isinstance(each, str) for each in found.values()):
@@ -176,10 +190,3 @@ def _tokens(path: Path | None) -> dict[str, str]:
     if short := [token for token in found if len(token) < 16]:
         raise ConfigurationError(f"--tokens: {path}: found a token of {len(short[0])} characters, expected at least 16")
     return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error})") from error

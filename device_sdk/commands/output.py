@@ -42,6 +42,16 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
         raise
 
 
+def check_writable(path: Path) -> None:
+    """Before long work whose outcome goes there. Raises DataError naming the file."""
+    if path.exists() and not path.is_file():
+        return
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+
+
 def write_file(path: Path, text: str, *, folders: bool = False) -> None:
     """Whole or not at all; ``folders`` makes those that are missing. Raises DataError naming the file."""
     try:

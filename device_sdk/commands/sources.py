@@ -1,9 +1,10 @@
 """Audio that arrives while it is recognized: standard input and the microphone."""
 
+import math
 import queue
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
@@ -19,11 +20,13 @@ STDIN = "standard input"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How bytes are samples. encoding: u8, s16le, s24le, s32le, f32le or f64le; rate: Hz; channels: interleaved."""
+    """How bytes are samples. encoding: u8, s16le, s24le, s32le, f32le or f64le; rate: Hz; channels: interleaved. size:
+    how many bytes, what comes after them is something else; None: all that come."""
 
     rate: int
     encoding: str = "s16le"
     channels: int = 1
+    size: int | None = None
 
     @property
     def width(self) -> int:
@@ -66,7 +69,8 @@ def _wav_format(stream: IO[bytes], consumed: bytearray) -> Format | None:
         if name == b"data":
             if not described:
                 raise AudioError(f"{STDIN}: found samples before the WAV header says what they are")
-            return found
+            unknown = size in (0, 0xFFFFFFFF)  # when the header was written
+            return found and replace(found, size=None if unknown else size)
         if size > 1 << 20:
             raise AudioError(f"{STDIN}: found a header chunk {name!r} of {size} bytes, expected a WAV file")
         content = _exactly(stream, size + size % 2, consumed)
@@ -95,9 +99,10 @@ def samples(
         raise AudioError(f"{STDIN}: found {form.channels} channels, expected one; mix them down (--mono)")
     most = max(1, round(seconds * form.rate)) * form.width
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-    waiting = b""
+    waiting, left = b"", math.inf if form.size is None else form.size
     while True:
-        content = read(most - len(waiting))
+        content = read(int(min(most - len(waiting), left)))
+        left -= len(content)
         waiting += content
         usable = len(waiting) - len(waiting) % form.width
         if usable and (usable == most or not content or form.rate * form.width <= 20 * usable):

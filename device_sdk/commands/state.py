@@ -14,6 +14,7 @@ import typer
 from device_sdk.errors import StateError
 
 if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
     from device_sdk.commands.workers import Options
     from device_sdk.device import Device
 
@@ -31,8 +32,8 @@ BundlePath: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--bundle",
-        help="The bundle that the state was made with, the packaged one if none; another takes the place of what was "
-        "learned.",
+        help="The bundle that the state was made with, the packaged one if none; another one that is given takes the "
+        "place of what was learned.",
     ),
 ]
 
@@ -59,7 +60,25 @@ def open_device(
     settings = DeviceSettings(keep_corrected=True, keep_heard=True, plain_http=plain_http)
     if options is not None:
         settings = replace(settings, decoding=options.decoding(), precision=options.precision)  # type: ignore[arg-type]
-    return Device.open(state, state_key(key_file, exists=exists), Bundle.open(bundle), settings)
+    key, used = state_key(key_file, exists=exists), Bundle.open(bundle)
+    if exists and bundle is None:
+        _check_made_with(state, key, used)
+    return Device.open(state, key, used, settings)
+
+
+def _check_made_with(state: Path, key: bytes, packaged: Bundle) -> None:
+    """Whoever forgets --bundle loses nothing. StateError: the state was made with a bundle of another name."""
+    from device_sdk.state.records import read_text
+    from device_sdk.state.store import Store
+
+    store = Store(state, key)
+    try:
+        made = read_text(store, "bundle")
+    finally:
+        store.close()
+    if made is not None and not made.startswith(f"{packaged.manifest.name} "):
+        expected = f"expected that by --bundle; the packaged {packaged.manifest.name} would end what was learned on it"
+        raise StateError(f"--state: {state} was made with another bundle, {made}, {expected}")
 
 
 def state_key(key_file: Path | None, *, exists: bool) -> bytes:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands import workers
-from device_sdk.commands.output import written_whole
+from device_sdk.commands.output import check_writable, written_whole
 from device_sdk.commands.state import KEY_HELP, open_device
 from device_sdk.commands.workers import Heard, Options
 from device_sdk.errors import AudioError, ConfigurationError
@@ -114,6 +114,8 @@ def command(
     options = Options(bundle, width, length, rescore, precision, mono, strict, workers.read_hotwords(hotwords))
     subtitles = "srt" if srt else "vtt" if vtt else ""
     showing = _Showing(format_text, json_, subtitles, nbest is not None, output, state is not None)
+    if output is not None:
+        check_writable(output)
     if state is not None:
         options = replace(options, device=context.with_resource(_device(options, state, key_file, jobs)))
     if mic or STDIN in given:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from device_sdk.checks import read_utf8
 from device_sdk.errors import AudioError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ def read_hotwords(path: Path | None) -> tuple[Hotword, ...]:
 
     if path is None:
         return ()
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"--hotwords: {path}: found what is no UTF-8 ({error}), expected text") from error
+    lines = read_utf8(path, ConfigurationError, "--hotwords").splitlines()
     found: list[Hotword] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

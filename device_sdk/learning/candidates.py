@@ -146,9 +146,9 @@ def objective(
 
 def _rewritten(candidates: Candidates, transcript: int, likeliest: int, most: float) -> bool:
     """Whether the audio has another text, as far as the model can tell: nine in ten unrelated ones are found, and true
-    ones hardly ever are. Whom it does not understand at all it cannot tell anything of."""
+    ones hardly ever are. Whom it does not understand at all it cannot tell anything of; that nobody speaks it can."""
     nlls, (heard, given) = candidates.nlls, (len(candidates.tokens[each]) for each in (likeliest, transcript))
-    understood = nlls[likeliest] <= most * heard
+    understood = nlls[likeliest] <= most * max(heard, 1)
     return bool(understood and nlls[transcript] - nlls[likeliest] > most * max(heard, given))
 
 

@@ -21,7 +21,7 @@ def tell(of: People, who: str, given: Mapping[str, Any]) -> None:
     if not isinstance(utterance, str):
         raise Refused(422, "no_id", f"id: found {utterance!r}, expected that of a result", "id")
     if all(each.utterance_id != utterance for each in device.remembered()):
-        why = "none that is remembered; it may be another person's, or too old: results are held for an hour at most"
+        why = "none that waits for feedback: it has been learned from, is another person's, or more than an hour old"
         raise Refused(404, "unknown_utterance", f"id: found {utterance[:60]!r}, {why}", "id")
     if "edited" in given:
         device.edit(utterance, given["edited"])

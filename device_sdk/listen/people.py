@@ -83,8 +83,8 @@ class People:
                 raise ConfigurationError(f"person: found {MOST} people already, expected one of them")
             device = self._profiles[person]
             if person not in self._ready:
-                self._ready.add(person)
                 device.vocabulary.add_all(self._expected, "home")
+                self._ready.add(person)
             self._names.setdefault(person)
             return device
 

@@ -94,15 +94,21 @@ def with_entries(known: Phrases, new: Sequence[VocabularyEntry]) -> Phrases:
         del entries[phrase]
     if len(entries) > LIMIT:
         raise ConfigurationError(f"vocabulary: found {len(entries)} phrases, expected at most {LIMIT}; remove some")
-    return replace(known, entries=entries)
+    added = {each.phrase for each in new if each.source != "correction"}
+    return Phrases(entries, _kept(known.last, added))
 
 
 def without(known: Phrases, phrase: str) -> Phrases:
-    """The vocabulary without a phrase; what the last correction did to it is not undone any more."""
-    last = known.last
-    if last is not None:
-        last = replace(last, before={name: each for name, each in last.before.items() if name != phrase})
+    """The vocabulary without a phrase."""
+    last = _kept(known.last, {phrase})
     return Phrases({name: each for name, each in known.entries.items() if name != phrase}, last)
+
+
+def _kept(last: Correction | None, phrases: Set[str]) -> Correction | None:
+    """The last correction, but for what it did to phrases that were added or removed since: that is not undone."""
+    if last is None:
+        return None
+    return replace(last, before={name: each for name, each in last.before.items() if name not in phrases})
 
 
 def corrected(
@@ -118,9 +124,12 @@ def corrected(
     """The vocabulary after the user gave the words of an utterance. Words of ``text`` outside the public list are the
     user's own from here on. What was heard in place of one, where nobody says it and it is no phrase of theirs, is
     another spelling of it: who is heard so once is heard so again. A phrase that was served where the user meant
-    something else loses the spelling as which it was heard. served: the text that the app had; literal: the words that
+    something else loses the spelling as which it was heard. Another correction of the same utterance takes the place of
+    what the one before made of it. served: the text that the app had; literal: the words that
     its tokens spell, which differ from it where a spelling stood for a phrase. background: u of eq. 1 of Liu & Peng
     2020 [n]. now: time of the day (s)."""
+    if known.last is not None and known.last.utterance_id == utterance_id:
+        known = undone(known)
     given: dict[str, VocabularyEntry] = {}
     for heard, said in differences(served.split(), text.split()):
         for place, word in enumerate(said):
@@ -137,15 +146,13 @@ def corrected(
             if wrong:
                 kept = tuple(each for each in entry.spellings if each not in wrong)
                 contradicted[phrase] = replace(entry, spellings=kept, refused=(*entry.refused, *wrong))
-    if not (given or contradicted):
-        return known
     before = {phrase: known.entries.get(phrase) for phrase in (*given, *contradicted)}
     after = with_entries(replace(known, entries={**known.entries, **contradicted}), [*given.values()])
     return replace(after, last=Correction(utterance_id, before))
 
 
 def undone(known: Phrases) -> Phrases:
-    """The vocabulary as it was before the last correction that changed it."""
+    """The vocabulary as it was before the last correction."""
     if known.last is None:
         return known
     before = {**known.entries, **known.last.before}

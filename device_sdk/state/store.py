@@ -213,7 +213,11 @@ class Store:
         if not {"salt", "check"} <= set(meta) <= set(META):
             raise StateError(f"{self.folder}: state.sqlite: table meta: found {sorted(meta)}, expected check, salt")
         self._cipher = Cipher(self._key, _sealed(meta["salt"], "meta/salt"))
-        self._cipher.open(_sealed(meta["check"], "meta/check"), "meta/check")
+        try:
+            self._cipher.open(_sealed(meta["check"], "meta/check"), "meta/check")
+        except StateError as error:
+            why = "found another key than it was made with, by which nothing in it can be decrypted; give that one"
+            raise StateError(f"{self.folder}: {why}") from error
         if "erasing" in meta:
             self._finish_erasing()
 

@@ -16,11 +16,11 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
 from server.plans.round import STREAMS, RoundSettings, RoundState
-from server.privacy.charges import Charge, charge_for
+from server.privacy.charges import charge_for
 from server.privacy.ledger import Caps, record
 from server.problems import Refusal
+from server.rounds.due import due
 from server.rounds.sampling import check_sampled
-from server.rounds.secure_aggregation.store import busy_in, charged
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
@@ -117,13 +117,8 @@ def check_affordable(connection: Connection, device_id: str, stream: str, settin
 
 
 def is_affordable(connection: Connection, device_id: str, stream: str, settings: RoundSettings, caps: Caps) -> bool:
-    """Whether a device's epsilon stays within the cap with one more report, and with the sum of a group that it is in
-    and that has not been charged yet."""
-    due = list[Charge]()
-    if (busy := busy_in(connection, device_id)) is not None and device_id not in charged(connection, busy, stream):
-        summed = read_settings(find_round(connection, busy))
-        due += [charge_for(stream, summed)] if summed.aggregated == stream else []
-    return caps.allow(connection, device_id, stream, settings, due)
+    """Whether a device's epsilon stays within the cap with one more report, and with what is due."""
+    return caps.allow(connection, device_id, stream, settings, due(connection, device_id, stream))
 
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:

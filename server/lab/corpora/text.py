@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from device_sdk.checks import read_utf8
 from device_sdk.errors import DataError
 from server.lab.corpora.readers import DIGITS, read_jsonl
 from server.lab.corpora.roles import Role, role_of, voice_of
@@ -102,7 +103,7 @@ def read_text(source: Path) -> Iterator[str]:
     if path.suffix != ".jsonl":
         if at:
             raise DataError(f"{source}: a plain file has no roles; give a .jsonl file, or leave {at}{role} out")
-        yield from path.read_text(encoding="utf-8").splitlines()
+        yield from read_utf8(path, DataError).splitlines()
         return
     for number, row in enumerate(read_jsonl(path), 1):
         if role in ("", _role(path.parent.name, row)):

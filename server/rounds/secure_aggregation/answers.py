@@ -25,6 +25,7 @@ from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.registry.models import find_model
+from server.rounds.due import busy_in, charged
 from server.rounds.reports import check_affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
 from server.rounds.secure_aggregation import store
@@ -61,7 +62,7 @@ def join(
     if (ends := excluded_until(connection, sender.device_id, now)) is not None:
         detail = f"this device is left out of groups for {ends - now:.0f} s: in one, shares were not what they must be"
         raise Refusal(403, "excluded", detail, "device_id")
-    if store.busy_in(connection, sender.device_id) is not None:
+    if busy_in(connection, sender.device_id) is not None:
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
     _check_subject(connection, row, settings, message, shapes)
     check_affordable(connection, sender.device_id, stream, settings, caps)
@@ -243,7 +244,7 @@ def next_task(
     survived = device_id in group.answered("masked")
     if stored.ended is not None:
         stage = "abandoned" if stored.ended == "abandoned" else "done" if survived else "dropped"
-        if stage == "abandoned" and device_id in store.charged(connection, round_id, _settings(row)[1]):
+        if stage == "abandoned" and device_id in charged(connection, round_id, _settings(row)[1]):
             stage = "done"  # the shares that give the sum may be known: what is in it is not reported again
         return wire.AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
     if group.stage is not None and device_id in group.expected - group.answered(group.stage):

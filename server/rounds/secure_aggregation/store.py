@@ -12,16 +12,14 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import STAGES, KeyAdvertisement, Roster, Stage, StageMessage
+from server.rounds.due import ENDED
 from server.storage.database import forget, overwrite
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
-from server.storage.schema import reports, rounds
-
-ENDED = ("done", "abandoned")
 
 _Message = TypeVar("_Message", bound=StageMessage)
 
@@ -105,26 +103,6 @@ def keep(connection: Connection, message: StageMessage, group_id: int | None, no
 def find_message(connection: Connection, round_id: str, device_id: str, stage: Stage) -> Row[Any] | None:
     own = (messages.c.round_id == round_id, messages.c.device_id == device_id, messages.c.stage == stage)
     return connection.execute(select(messages).where(*own)).first()
-
-
-def busy_in(connection: Connection, device_id: str) -> str | None:
-    """The round in which a device waits for a group or is in one that goes on: it is charged only in the end."""
-    query = (
-        select(messages.c.round_id)
-        .join(rounds, rounds.c.id == messages.c.round_id)
-        .outerjoin(groups, groups.c.id == messages.c.group_id)
-        .where(messages.c.device_id == device_id, messages.c.stage == "keys", messages.c.body.is_not(None))
-        .where(rounds.c.state.in_(("open", "closing")))
-        .where(or_(groups.c.id.is_(None), groups.c.stage.not_in(ENDED)))
-    )
-    found: str | None = connection.execute(query).scalar()
-    return found
-
-
-def charged(connection: Connection, round_id: str, stream: str) -> set[str]:
-    """Devices that a round of a stream has been charged to."""
-    query = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == stream)
-    return set(connection.execute(query).scalars())
 
 
 def decline(connection: Connection, round_id: str) -> None:

@@ -57,7 +57,7 @@ def test_a_key_comes_from_a_file_or_the_environment(run: Run, tmp_path: Path, mo
     assert json.loads(run("status", "--json").stdout)["learned"]["consent"]["marginals"]
     assert not list(tmp_path.rglob("state.key"))
     monkeypatch.setenv(KEY_VARIABLE, "11" * 32)
-    with pytest.raises(StateError, match="cannot be decrypted"):
+    with pytest.raises(StateError, match="found another key than it was made with"):
         run("status")
 
 
@@ -176,3 +176,26 @@ def test_the_vocabulary_is_shown_and_changed(run: Run, tmp_path: Path) -> None:
     left = run("vocabulary", "--remove", "saoirse ronan", "--remove", "nobody", "--undo", "--json").stdout
     assert [entry["phrase"] for entry in json.loads(left)["entries"]] == ["niamh"]
     assert "nobody: not there" in run("vocabulary", "--remove", "nobody").stdout
+
+
+def test_who_forgets_the_bundle_loses_nothing(run: Run, tmp_path: Path) -> None:
+    run("agree", "keeping")
+    forgotten = CliRunner().invoke(app, ["status", "--state", str(tmp_path / "state")])
+    assert isinstance(forgotten.exception, StateError)
+    assert "state was made with another bundle, tiny" in str(forgotten.exception)
+    assert "keeping" in run("status").stdout
+
+
+@pytest.mark.parametrize("wrong", ["--add=r2d2", "--remove=room 5"])
+def test_words_that_are_asked_for_together_come_together_or_not_at_all(run: Run, wrong: str) -> None:
+    run("agree", "keeping")
+    with pytest.raises(ConfigurationError, match=r"--(add 'r2d2'|remove): found '[25]'"):
+        run("vocabulary", "--add", "niamh|neve", wrong)
+    assert run("vocabulary").stdout.strip() == "nothing yet"
+
+
+def test_contacts_that_are_no_text_are_refused_by_line(run: Run, tmp_path: Path) -> None:
+    card = tmp_path / "latin.vcf"
+    card.write_bytes(b"BEGIN:VCARD\nVERSION:2.1\nFN:J\xfcrgen\nEND:VCARD\n")
+    with pytest.raises(ConfigurationError, match=r"latin.vcf, line 3: found the byte 0xfc, expected text in UTF-8"):
+        run("vocabulary", "--contacts", str(card))

@@ -178,6 +178,17 @@ def test_output_is_whole_or_as_it_was(tiny_bundle, recordings, tmp_path, monkeyp
     assert out.read_text("utf-8") == whole and list(tmp_path.glob(".out*")) == []
 
 
+def test_where_nothing_can_be_written_nothing_is_heard(tiny_bundle, recordings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("device_sdk.commands.workers.read_and_decode", lambda *_: 1 / 0)
+
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    assert run(tiny_bundle, recordings / "a.wav", "--output", tmp_path / "out.json") == 1
+    assert f"{tmp_path / 'out.json'}: cannot be written (Permission denied)" in capsys.readouterr().err
+
+
 def fed(monkeypatch, content):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False))
 
@@ -206,6 +217,20 @@ def test_standard_input_is_recognized_as_its_file_is(tiny_bundle, tmp_path, monk
     (utterance,) = expected["utterances"]
     assert entry["text"] == utterance["text"] and entry["seconds"] == utterance["seconds"]
     assert entry["nbest"][0]["score"] == pytest.approx(utterance["nbest"][0]["score"], abs=1e-3)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_comes_after_the_samples_is_no_sound(tiny_bundle, monkeypatch, capsys, known):
+    """Programs write chunks there; whoever writes to a pipe does not know the size, and writes nothing after it."""
+    content = bytearray(wav(noise(16_000, 1)))
+    if known:
+        content += b"id3 " + (8_000).to_bytes(4, "little") + bytes(8_000)
+    else:
+        content[40:44] = b"\xff" * 4
+    fed(monkeypatch, bytes(content))
+    assert run(tiny_bundle, "-", "--json") == 0
+    (entry,) = lines(capsys)
+    assert entry["seconds"] == 1.0
 
 
 @pytest.mark.parametrize(("encoding", "dtype"), [("s16le", "<i2"), ("f32le", "<f4")])
@@ -287,7 +312,11 @@ def test_hotwords_of_a_file(tiny_bundle, recordings, tmp_path, capsys):
     assert "aoife" in entry["text"].split() and heard not in entry["text"].split()
     assert "aoife" in entry["formatted"].lower().split()
     assert "aoife" in [word["text"] for word in entry["utterances"][0]["nbest"][0]["words"]]
-    for content, message in ((b"turn :x\n", "line 1: found 'turn :x'"), (b"\xff", "no UTF-8"), (b"a |\n", "line 1")):
+    for content, message in (
+        (b"turn :x\n", "line 1: found 'turn :x'"),
+        (b"\xff", "line 1: found the byte 0xff"),
+        (b"a |\n", "line 1"),
+    ):
         phrases.write_bytes(content)
         assert run(tiny_bundle, recordings / "a.wav", "--hotwords", phrases) == 1
         assert message in capsys.readouterr().err

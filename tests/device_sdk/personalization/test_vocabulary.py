@@ -15,7 +15,15 @@ from device_sdk.errors import ConfigurationError, SessionError, StateError
 from device_sdk.feedback import Accepted
 from device_sdk.personalization import vocabulary
 from device_sdk.personalization.expected import NAMED_AFTER, expecting
-from device_sdk.personalization.vocabulary import Phrases, corrected, from_bytes, to_bytes, undone, with_entries
+from device_sdk.personalization.vocabulary import (
+    Phrases,
+    corrected,
+    from_bytes,
+    to_bytes,
+    undone,
+    with_entries,
+    without,
+)
 from rescoring.words import WordList
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
@@ -25,8 +33,10 @@ BACKGROUND = np.array([0.1, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.0498, 0.05, 0.0002])
 """Of listed words only "eerie" is as rare as any."""
 
 
-def correct(known: Phrases, served: str, text: str, literal: str | None = None) -> Phrases:
-    return corrected(known, "an id", served, literal or served, text, WORDS, BACKGROUND, 7.0)
+def correct(known: Phrases, served: str, text: str, literal: str | None = None, utterance: str = "") -> Phrases:
+    """Of an utterance of its own, unless it is named."""
+    name = utterance or f"{served} {text} {len(known.entries)}"
+    return corrected(known, name, served, literal or served, text, WORDS, BACKGROUND, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ def test_a_correction_brings_the_words_that_no_list_has(served: str, text: str, 
     known = correct(Phrases(), served, text)
     assert {phrase: each.spellings for phrase, each in known.entries.items()} == found
     assert all((each.source, each.added) == ("correction", 7.0) for each in known.entries.values())
-    assert undone(known) == Phrases() and (known.last is None) == (not found)
+    assert undone(known) == Phrases() and known.last is not None and known.last.before == dict.fromkeys(found)
 
 
 def test_a_correction_that_contradicts_an_earlier_one_wins_and_stays_visible() -> None:
@@ -71,17 +81,33 @@ def test_who_is_there_already_keeps_time_and_kind_and_takes_on_spellings() -> No
     known = with_entries(Phrases(), [VocabularyEntry("Niamh", ("nieve",), "contact", "contacts", 3.0)])
     known = correct(known, "call neve", "call niamh")
     assert known.entries == {"niamh": VocabularyEntry("niamh", ("nieve", "neve"), "contact", "contacts", 3.0)}
-    assert correct(known, "call me niamh", "call niamh").last == known.last, "nothing is new"
+    again = correct(known, "call me niamh", "call niamh")
+    assert undone(again).entries == again.entries == known.entries, "nothing is new"
 
 
 @given(st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.booleans()), max_size=30))
 def test_undoing_takes_back_just_the_last_correction(said: list[tuple[str, bool]]) -> None:
     known, before = Phrases(), Phrases()
-    for word, right in said:
-        after = correct(known, "call me", f"call {word if right else word + ' please'}")
-        if after is not known:
-            before, known = known, after
+    for number, (word, right) in enumerate(said):
+        text = f"call {word if right else word + ' please'}"
+        before, known = known, correct(known, "call me", text, utterance=str(number))
     assert undone(known).entries == before.entries and undone(undone(known)) == undone(known)
+
+
+def test_a_second_correction_of_an_utterance_takes_the_place_of_the_first() -> None:
+    """A slip is no phrase; what other corrections brought stays."""
+    known = correct(Phrases(), "call neve", "call niamh", utterance="one")
+    known = correct(known, "call me", "call zugzwagn", utterance="two")
+    known = correct(known, "call me", "call zugzwang", utterance="two")
+    assert [*known.entries] == ["niamh", "zugzwang"] and [*undone(known).entries] == ["niamh"]
+    assert [*correct(known, "call me", "call me", utterance="two").entries] == ["niamh"]
+
+
+def test_what_was_added_or_removed_since_is_not_undone() -> None:
+    known = correct(Phrases(), "call neve", "call niamh")
+    added = with_entries(known, [VocabularyEntry("niamh", ("nieve",), "contact")])
+    assert undone(added).entries == added.entries
+    assert undone(without(known, "niamh")).entries == {}
 
 
 def test_the_oldest_words_of_corrections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
