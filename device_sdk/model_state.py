@@ -88,7 +88,7 @@ class ModelState:
         self.phrases = vocabulary.from_bytes(store.get("counts", "vocabulary"))
         if replaced:
             learned = [name for name in ("local", "published") if store.get("settings", name) is not None]
-            if learned:  # a bundle that cannot be used must not cost what was learned
+            if made is not None:  # a bundle that cannot be used must not cost anything
                 self._attempt(bundle)
             with store.transaction():
                 for name in ("published", "published_teacher", "gradients"):

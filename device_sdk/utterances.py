@@ -124,7 +124,7 @@ class Utterances:
                 check_signal(signal, self._model_state.base.tokenizer.letters)
                 self.note(utterance_id, signal)
             except FeedbackError as error:
-                log.debug("an edited text is no correction: %s", error)
+                log.warning("an edited text is no correction, and nothing is learned from it: %s", error)
             except StateError as error:
                 log.warning("an edited text waits until it can be written: %s", error)
                 self.recent.edit(utterance_id, text)

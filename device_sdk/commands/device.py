@@ -174,7 +174,8 @@ def learn(
         float | None, typer.Option(help="Stop after so long.", show_default="when all is learned")
     ] = None,
 ) -> Said:
-    """Take local steps on what was corrected; nothing of it stays on the disk."""
+    """Take local steps on what was corrected, and on what nobody corrected within a minute; nothing of it stays on the
+    disk, and it can be corrected no more."""
     with opened() as device:
         report = device.learn(seconds)
     return asdict(report), _learning(report)
