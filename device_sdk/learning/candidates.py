@@ -144,11 +144,16 @@ def objective(
     return total(losses) if losses else ("the teacher is not sure" if signal is None else "the feedback says nothing")
 
 
+_NOBODY = 0.1
+"""Nats, at most, of no word at all where nobody speaks: silence has 0.0002, noise 0.002."""
+
+
 def _rewritten(candidates: Candidates, transcript: int, likeliest: int, most: float) -> bool:
     """Whether the audio has another text, as far as the model can tell: nine in ten unrelated ones are found, and true
-    ones hardly ever are. Whom it does not understand at all it cannot tell anything of; that nobody speaks it can."""
+    ones hardly ever are. Whom it does not understand at all it cannot tell anything of; that nobody spoke it can, where
+    it is as good as sure of it, and does not just miss what was said."""
     nlls, (heard, given) = candidates.nlls, (len(candidates.tokens[each]) for each in (likeliest, transcript))
-    understood = nlls[likeliest] <= most * max(heard, 1)
+    understood = nlls[likeliest] <= (most * heard or _NOBODY)
     return bool(understood and nlls[transcript] - nlls[likeliest] > most * max(heard, given))
 
 

@@ -191,9 +191,10 @@ def test_that_it_was_wrong_says_as_much_as_another_is_likely_to_be_right(confide
     assert ours.chance == 1.0, "an app's own costs say what they say"
 
 
-@pytest.mark.parametrize(("heard", "contradicted"), [(0.01, True), (3.1, False)])
+@pytest.mark.parametrize(("heard", "contradicted"), [(0.01, True), (0.2, False), (3.1, False)])
 def test_words_in_silence_are_none(heard: float, contradicted: bool) -> None:
-    """Where nobody is heard to speak no correction is learned from, or silence would say it from then on."""
+    """Where surely nobody speaks no correction is learned from, or silence would say it from then on; what was missed
+    is."""
     found = Candidates(("", "b c"), ((), (2, 3)), np.array([1.0, 0.0], np.float32), np.array([heard, 20.0]))
     loss = objective(found, None, Corrected("b c"), LearningSettings())
     assert (loss == "the correction is not what was said") == contradicted
