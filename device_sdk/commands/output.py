@@ -44,21 +44,24 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
 
 def check_writable(path: Path) -> None:
     """Before long work whose outcome goes there. Raises DataError naming the file."""
-    if path.exists() and not path.is_file():
-        return
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+    if path.is_file() or not path.exists():
+        with _writing(path):
+            tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def write_file(path: Path, text: str, *, folders: bool = False) -> None:
     """Whole or not at all; ``folders`` makes those that are missing. Raises DataError naming the file."""
-    try:
+    with _writing(path):
         if folders:
             path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as out:
             out.write(text)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 

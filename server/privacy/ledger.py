@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select, text
@@ -352,8 +353,8 @@ class Caps:
         self, connection: Connection, device_id: str, stream: str, settings: RoundSettings, due: Iterable[Charge] = ()
     ) -> bool:
         """Whether a device may report in a stream of a round once more. Where accounting is amplified it may: it was
-        charged when the round opened. due: what it will be charged in this stream besides."""
-        charges = charge_for(stream, settings), *due
+        charged when the round opened. due: what it will be charged in this stream besides, asked for where a cap is."""
+        charges = chain((charge_for(stream, settings),), due)
         return settings.amplified or within(connection, device_id, stream, charges, self.of(stream), self.delta)
 
     def charge_all(

@@ -1,12 +1,10 @@
-"""What devices will be charged for sums of groups that go on: a group's devices are charged in the end."""
+"""Groups that go on: what their devices will be charged is due, and not in the ledger yet."""
 
 from sqlalchemy import Connection, or_, select
 
-from server.privacy.charges import Charge, charge_for
-from server.rounds.store import find_round, read_settings
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
-from server.storage.schema import reports, rounds
+from server.storage.schema import rounds
 
 ENDED = ("done", "abandoned")
 """Stages of a group that goes on no more."""
@@ -24,18 +22,3 @@ def busy_in(connection: Connection, device_id: str) -> str | None:
     )
     found: str | None = connection.execute(query).scalar()
     return found
-
-
-def charged(connection: Connection, round_id: str, stream: str) -> set[str]:
-    """Devices that a round of a stream has been charged to."""
-    query = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == stream)
-    return set(connection.execute(query).scalars())
-
-
-def due(connection: Connection, device_id: str, stream: str) -> list[Charge]:
-    """What a device will be charged in a stream for the group that it waits for or is in."""
-    busy = busy_in(connection, device_id)
-    if busy is None or device_id in charged(connection, busy, stream):
-        return []
-    settings = read_settings(find_round(connection, busy))
-    return [charge_for(stream, settings)] if settings.aggregated == stream else []

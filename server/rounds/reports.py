@@ -6,7 +6,7 @@ may send)."""
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
 from server.plans.round import STREAMS, RoundSettings, RoundState
-from server.privacy.charges import charge_for
+from server.privacy.charges import Charge, charge_for
 from server.privacy.ledger import Caps, record
 from server.problems import Refusal
-from server.rounds.due import due
+from server.rounds.due import busy_in
 from server.rounds.sampling import check_sampled
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.database import Database
@@ -118,7 +118,16 @@ def check_affordable(connection: Connection, device_id: str, stream: str, settin
 
 def is_affordable(connection: Connection, device_id: str, stream: str, settings: RoundSettings, caps: Caps) -> bool:
     """Whether a device's epsilon stays within the cap with one more report, and with what is due."""
-    return caps.allow(connection, device_id, stream, settings, due(connection, device_id, stream))
+    return caps.allow(connection, device_id, stream, settings, _due(connection, device_id, stream))
+
+
+def _due(connection: Connection, device_id: str, stream: str) -> Iterator[Charge]:
+    """What a device will be charged in a stream for the group that it waits for or is in."""
+    busy = busy_in(connection, device_id)
+    if busy is not None and stream not in reported_streams(connection, device_id, busy):
+        settings = read_settings(find_round(connection, busy))
+        if settings.aggregated == stream:
+            yield charge_for(stream, settings)
 
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:

@@ -25,8 +25,8 @@ from server.privacy.ledger import Caps
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.registry.models import find_model
-from server.rounds.due import busy_in, charged
-from server.rounds.reports import check_affordable, check_open, close_if_full
+from server.rounds.due import busy_in
+from server.rounds.reports import check_affordable, check_open, close_if_full, reported_streams
 from server.rounds.sampling import check_sampled
 from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.progress import count, form_groups, move_on
@@ -244,7 +244,7 @@ def next_task(
     survived = device_id in group.answered("masked")
     if stored.ended is not None:
         stage = "abandoned" if stored.ended == "abandoned" else "done" if survived else "dropped"
-        if stage == "abandoned" and device_id in charged(connection, round_id, _settings(row)[1]):
+        if stage == "abandoned" and _settings(row)[1] in reported_streams(connection, device_id, round_id):
             stage = "done"  # the shares that give the sum may be known: what is in it is not reported again
         return wire.AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
     if group.stage is not None and device_id in group.expected - group.answered(group.stage):

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import MaskedInput, RevealedShares, Roster
 from server.plans.round import RoundSettings, word_bits
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
-from server.rounds.due import charged
 from server.rounds.reports import own_digest
 from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.store import Group, StoredGroup, is_finished, next_stage
@@ -172,7 +171,8 @@ def _charge(
     stream = settings.aggregated
     assert stream is not None
     charge = charge_for(stream, settings)
-    for device_id in sorted(set(survivors) - charged(connection, round_id, stream)):
+    known = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == stream)
+    for device_id in sorted(set(survivors) - set(connection.execute(known).scalars())):
         message = store.find_message(connection, round_id, device_id, "masked")
         assert message is not None
         report_id = f"group:{own_digest(device_id, round_id)}"  # it has one at most

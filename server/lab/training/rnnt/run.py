@@ -66,8 +66,7 @@ def train_rnnt(
     with ExitStack() as stack:
         torch.set_flush_denormal(True)  # denormal numbers slow training down
         stack.callback(torch.set_flush_denormal, False)
-        how = recipe.seed, recipe.shard, recipe.makers
-        maker = stack.enter_context(ShardMaker(out / "speech", mixture, *how))
+        maker = stack.enter_context(ShardMaker(out / "speech", mixture, recipe.seed, recipe.shard, recipe.makers))
         if begin is None and not (out / "checkpoint.safetensors").exists():
             mean, scale = moments(maker.window(0, 1))
             network.mean.copy_(torch.from_numpy(mean))

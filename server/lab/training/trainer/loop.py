@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 import torch
@@ -265,24 +265,8 @@ class Trainer(Generic[B]):
         if self.device.type == "cpu":
             yield from map(load, plan)
         else:
-            yield from DataLoader(_Loaded(load, plan), batch_size=None, num_workers=_LOADERS, collate_fn=_as_it_is)
+            chosen = cast("Dataset[Sequence[int]]", plan)  # a sequence is all that is asked of it
+            yield from DataLoader(chosen, batch_size=None, num_workers=_LOADERS, collate_fn=load)
 
 
 _LOADERS = 4
-
-
-class _Loaded(Dataset[B | None]):
-    """The batches of a plan by their places."""
-
-    def __init__(self, load: Callable[[Sequence[int]], B | None], plan: Sequence[Sequence[int]]) -> None:
-        self.load, self.plan = load, plan
-
-    def __getitem__(self, place: int) -> B | None:
-        return self.load(self.plan[place])
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-
-def _as_it_is(batch: B | None) -> B | None:
-    return batch
