@@ -76,7 +76,7 @@ def test_recipes() -> None:
     assert len(found) == len(list(RECIPES.glob("*.toml"))) >= 20
     privacy = found["middle noise, dim"].engine.privacy
     assert privacy is not None and privacy.clipping == "dim" and found["middle noise, dim"].noise == 0.048
-    assert found["no clipping"].engine == BASE and found["FedProx"].engine.local.proximal > 0
+    assert found["no clipping"].engine == BASE and found["cohort of 32, FedProx"].engine.local.proximal > 0
     assert BASE.local.count == 10 and BASE.local.clip_norm == 1.0 and BASE.optimizer.kind == "lamb"
     same = {r.engine.model_copy(update={"privacy": None}).digest() for n, r in found.items() if "noise" in n}
     assert len(same) == 1  # rows of table 2 differ in privacy only
