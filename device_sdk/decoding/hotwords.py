@@ -113,7 +113,7 @@ class Hotwords:
                         for one in (each.phrase, *each.spellings)
                     )
                     groups.setdefault(tuple(each.after), []).extend(spelled)
-            found = (sought(own, frozenset(tuple(one.split()) for one in after)) for after, own in groups.items())
+            found = (sought(own, after, tokenizer) for after, own in groups.items())
             self.sought_by_tokenizer[tokenizer] = tuple(found)
         return self.sought_by_tokenizer[tokenizer]
 

@@ -2,19 +2,21 @@
 
 A search keeps few prefixes, and a name that no training text had is some twenty nats less likely than what it sounds
 like; what would bring it in for every utterance breaks the others. Where an ended utterance says *call*, every phrase
-is put in place of the next words, and texts are weighed there by all their alignments:
+is put in place of the next words, and where it is short, *call* and a phrase in place of any words, since who is named
+is what makes *please phone* be heard as *please turn*. Texts are weighed by all their alignments, and then by the
+language models as every text is:
 
-    gain = log p(words with the phrase | audio) - log p(words | audio) + SPELLING * s + boost + TRUST - log N
+    gain = log p(words with the phrase | audio) - log p(words | audio) + SPELLING * s + boost + TRUST - CROWD * log N
     s = - sum over the phrase's pieces of log p(piece | pieces before it, the mean of the audio, no blank)
 
 s is what the network expects of spelling alone (the internal language model of Meng et al. 2021): most of it is given
-back, and each of the N phrases is as likely as another. A text with a gain above 0 goes before the one that it came
-from. T: encoder frames; J: joiner size; V: pieces."""
+back. Among N phrases the best is wrong more often than each by itself. A text that gains goes before the one that it
+came from. T: encoder frames; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -27,20 +29,32 @@ from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
 SPELLING = 0.8
-TRUST = 1.0
-"""Nats that any phrase earns where words are said that it comes after: what was heard instead is likely by rote."""
+TRUST = 6.0
+"""Nats that any phrase earns where words are said that it comes after: what was heard instead is likely by rote, and
+language models know few names."""
+UNWEIGHED = 4.0
+"""Nats less of that where there are no language models: what they have against names, about."""
+CROWD, UNSAID = 1.5, 0.5
+"""Nats that it costs for each unit of log N to be one of N phrases, and more where the words before were missed too."""
 LONGEST = 3
 """Words that are heard in place of a phrase, at most."""
+CARRIED = 5
+"""And in place of a phrase and the words that it comes after."""
+SHORT, FEW = 10, 100
+"""Words of an utterance in which both may have been missed, at most: a command. And phrases, at most: with more it
+takes longer to look for them in every command than to hear it."""
 BEFORE, AFTER = 2, 2
 """Words around these that are weighed with them, however long an utterance is."""
 PREFIXES = 64
 """Prefixes of phrases that are followed at a time."""
 ENDS = 8
 """Phrases whose texts are weighed to their ends, for each place, at most."""
-HOPELESS = 0.0
-"""And those that gain less than this (nats) at every frame are not."""
-TEXTS = 3
-"""Texts that join a list, at most."""
+HOPELESS = -2.0
+"""And those that gain less than this (nats) at every frame are not: language models may yet be for them."""
+BEHIND = 6.0
+"""Nats by which a prefix that is followed may be behind the words that were heard, at every frame."""
+WEIGHED, TEXTS = 8, 3
+"""Texts that language models weigh, and that join a list, at most."""
 
 Words = tuple[str, ...]
 
@@ -54,31 +68,43 @@ class Phrase:
     boost: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
-    """Of a tree of phrases by their tokens. ends: those that end here."""
+    """Of a tree of phrases by their tokens, or of the words before them. ends: phrases that end here. then: the tree of
+    the phrases that may begin here."""
 
     children: dict[int, Node] = field(default_factory=dict)
     ends: list[Phrase] = field(default_factory=list)
+    then: Node | None = None
+
+    def at(self, tokens: Tokens) -> Node:
+        """The node that some tokens lead to."""
+        node = self
+        for token in tokens:
+            node = node.children.setdefault(token, Node())
+        return node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sought:
-    """Phrases that are looked for after any of these words, in the pieces of one tokenizer. prior: log N - TRUST."""
+    """Phrases that are looked for after any of these words, in the pieces of one tokenizer. phrases: a tree
+    of these alone; carriers: of the words, each followed by it. crowd: log N."""
 
     after: frozenset[Words]
-    tree: Node
-    prior: float
+    phrases: Node
+    carriers: Node
+    crowd: float
 
 
-def sought(phrases: Sequence[Phrase], after: frozenset[Words]) -> Sought:
-    tree = Node()
+def sought(phrases: Sequence[Phrase], after: Iterable[str], tokenizer: Tokenizer) -> Sought:
+    """after: texts."""
+    tree, carriers = Node(), Node()
     for phrase in phrases:
-        node = tree
-        for token in phrase.tokens:
-            node = node.children.setdefault(token, Node())
-        node.ends.append(phrase)
-    return Sought(after, tree, math.log(len({phrase.text for phrase in phrases})) - TRUST)
+        tree.at(phrase.tokens).ends.append(phrase)
+    for text in after:
+        carriers.at(tuple(tokenizer.encode(text))).then = tree
+    crowd = math.log(len({phrase.text for phrase in phrases}))
+    return Sought(frozenset(tuple(text.split()) for text in after), Node(then=tree), carriers, crowd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +119,65 @@ class _Part:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a phrase may stand in a hypothesis: instead of its words from ``first`` to before ``last``. Its tokens are
-    those known before the part that is weighed anew, ``left``, ``replaced`` and ``right`` in it, and the rest."""
+    those known before the part that is weighed anew, ``left``, ``replaced`` and ``right`` in it, and the rest. tree:
+    what may stand there, at a cost of ``prior`` nats."""
 
     hypothesis: Hypothesis
     first: int
     last: int
+    tree: Node
+    prior: float
     part: _Part
     left: Tokens
     replaced: Tokens
     right: Tokens
     rest: Tokens
 
+    @property
+    def heard(self) -> Tokens:
+        """Of the part, as the hypothesis has them."""
+        return (*self.left, *self.replaced, *self.right)
+
 
 @dataclass(frozen=True, slots=True)
 class _Path:
     """A prefix of texts. entering: [T], see :func:`~device_sdk.decoding.forward.forward`. predicted: [J], and the
-    state, after it. node: how far a phrase is spelled in it, and spelling: s of that."""
+    state, after it. node: how far a phrase is spelled in it, and spelling: s of that; carrier: the tokens that it
+    comes after, where the tree has them, and begun: whether they are over."""
 
     node: Node
     entering: Double
     predicted: Float
     state: States
     spelling: float = 0.0
+    carrier: Tokens = ()
+    begun: bool = False
+
+    def children(self) -> Iterator[tuple[int, _Path]]:
+        """The tokens that a tree goes on with, each with a path that has yet to enter its column."""
+        for token, node in self.node.children.items():
+            carrier = self.carrier if self.begun else (*self.carrier, token)
+            yield token, replace(self, node=node, carrier=carrier)
+        if self.node.then is not None:
+            for token, node in self.node.then.children.items():
+                yield token, replace(self, node=node, begun=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _End:
-    """A phrase after the words before it. alpha: [T]; scores: [T, V], what the joiner says next; spelling: s."""
+    """A phrase after the words before it, the last of which may be those of ``carrier``. alpha: [T]; scores: [T, V],
+    what the joiner says next; spelling: s."""
 
+    carrier: Tokens
     phrase: Phrase
     alpha: Double
     scores: Double
     state: States
     spelling: float
+
+
+_Step = tuple[_Path, Double, Double]
+"""A prefix of texts, its alpha [T], and what the joiner says next [T, V]."""
 
 
 class _Ear:
@@ -137,16 +189,17 @@ class _Ear:
         for token in known:
             self._start = transducer.predict(np.array([token], np.int64), self._start[1])
         self._known: dict[tuple[object, ...], Any] = {}
+        self._stepped: dict[Tokens, _Step] = {}
 
     def weighed(self, tokens: Tokens) -> tuple[float, Double]:
         """(log p(tokens | audio), the best of alpha(t, u) over its prefixes for each frame [T])."""
         found: tuple[float, Double] = self._once((tokens,), self._weighed)
         return found
 
-    def ends(self, left: Tokens, wanted: Sought, heard: Tokens) -> list[_End]:
-        """The likeliest phrases after ``left``. What falls furthest behind the text that was heard is given up on the
+    def ends(self, place: _Place) -> list[_End]:
+        """The likeliest phrases at a place. What falls furthest behind the text that was heard is given up on the
         way."""
-        found: list[_End] = self._once((left, wanted, heard), self._ends)
+        found: list[_End] = self._once((place.left, place.tree, place.prior, place.heard), self._ends)
         return found
 
     def followed(self, end: _End, right: Tokens) -> float:
@@ -160,34 +213,41 @@ class _Ear:
         return self._known[asked]
 
     def _weighed(self, tokens: Tokens) -> tuple[float, Double]:
-        best, path = np.full(len(self._encoded), -np.inf), self._begin(Node())
-        for token in tokens:
-            alpha, scores = self._heard(path)
-            best, path = np.maximum(best, alpha), self._next(alpha, scores, token, path.state)
-        alpha, scores = self._heard(path)
-        return float(alpha[-1] + scores[-1, BLANK]), np.maximum(best, alpha)
+        *_, (_, alpha, scores) = steps = self._steps(tokens)
+        return float(alpha[-1] + scores[-1, BLANK]), np.maximum.reduce([alpha for _, alpha, _ in steps])
 
-    def _ends(self, left: Tokens, wanted: Sought, heard: Tokens) -> list[_End]:
-        tree, (_, best) = wanted.tree, self.weighed(heard)
-        path = self._begin(tree)
-        for token in left:
-            path = replace(self._next(*self._heard(path), token, path.state), node=tree)
-        level, ended = [path], list[tuple[float, _End]]()
+    def _steps(self, tokens: Tokens) -> list[_Step]:
+        """Of every prefix of some tokens."""
+        found: list[_Step] = []
+        for length in range(len(tokens) + 1):
+            known = tokens[:length]
+            if known not in self._stepped:
+                path = self._next(*found[-1][1:], known[-1], found[-1][0].state) if known else self._begin()
+                self._stepped[known] = path, *self._heard(path)
+            found.append(self._stepped[known])
+        return found
+
+    def _ends(self, left: Tokens, tree: Node, prior: float, heard: Tokens) -> list[_End]:
+        _, best = self.weighed(heard)
+        path, *_ = self._steps(left)[-1]
+        level, ended = [replace(path, node=tree)], list[tuple[float, _End]]()
         while level:
             ranked: list[tuple[float, int, int, _Path]] = []
             for row, each in enumerate(level):
                 alpha, scores = self._heard(each)
                 ahead = float((alpha - best).max()) + SPELLING * each.spelling
                 for phrase in each.node.ends:
-                    rank = ahead + phrase.boost - wanted.prior
+                    rank = ahead + phrase.boost - prior
                     if rank > HOPELESS:
-                        ended.append((rank, _End(phrase, alpha, scores, each.state, each.spelling)))
+                        ended.append((rank, _End(each.carrier, phrase, alpha, scores, each.state, each.spelling)))
                 alone = self._scores(self._mean, each.predicted)[0, BLANK + 1 :]
                 alone -= np.logaddexp.reduce(alone)
-                for token, child in each.node.children.items():
-                    entering, spelling = alpha + scores[:, token], each.spelling - float(alone[token - 1])
+                for token, child in each.children():
+                    entering = alpha + scores[:, token]
+                    spelling = each.spelling - float(alone[token - 1]) if child.begun else 0.0
                     rank = float((entering - best).max()) + SPELLING * spelling
-                    ranked.append((rank, row, token, replace(each, node=child, entering=entering, spelling=spelling)))
+                    if rank > -BEHIND:
+                        ranked.append((rank, row, token, replace(child, entering=entering, spelling=spelling)))
             ranked = sorted(ranked, key=lambda one: -one[0])[:PREFIXES]
             level = self._predicted([(token, path) for _, _, token, path in ranked])
         return [each for _, each in sorted(ended, key=lambda one: -one[0])[:ENDS]]
@@ -199,9 +259,9 @@ class _Ear:
             (alpha, scores), state = self._heard(path), path.state
         return float(alpha[-1] + scores[-1, BLANK])
 
-    def _begin(self, tree: Node) -> _Path:
+    def _begin(self) -> _Path:
         predicted, state = self._start
-        return _Path(tree, entrance(len(self._encoded)), predicted[0], state)
+        return _Path(Node(), entrance(len(self._encoded)), predicted[0], state)
 
     def _heard(self, path: _Path) -> tuple[Double, Double]:
         scores = self._scores(self._encoded, path.predicted)
@@ -232,61 +292,77 @@ def look_again(
     encode: Callable[[], Float],
     transducer: Transducer,
     tokenizer: Tokenizer,
+    rescore: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None,
     frame_seconds: float,
     seconds: float,
 ) -> tuple[Hypothesis, ...]:
     """The list with the texts that gain by a phrase, best first. hypotheses: with final scores, whose words come from
     their tokens but where a phrase stands for another spelling. encode: gives [T, J] of the utterance; called only
-    where a phrase may stand somewhere. frame_seconds: of an encoder frame; seconds: of the audio."""
-    places = [(each, place) for each in wanted for place in _places(hypotheses, each.after, tokenizer, frame_seconds)]
+    where a phrase may stand somewhere. rescore: gives hypotheses their final scores, if language models do.
+    frame_seconds: of an encoder frame; seconds: of the audio."""
+    places = [place for each in wanted for place in _places(hypotheses, each, tokenizer, frame_seconds)]
     if not places:
         return tuple(hypotheses)
-    encoded, ears, found = encode(), dict[_Part, _Ear](), dict[str, Hypothesis]()
-    for each, place in places:
+    encoded, ears, found = encode(), dict[_Part, _Ear](), dict[str, tuple[Hypothesis, Hypothesis]]()
+    for place in places:
         part = place.part
         if not len(encoded[part.begin : part.end]):
             continue
         if part not in ears:
             mean = encoded.mean(0, keepdims=True)
             ears[part] = _Ear(encoded[part.begin : part.end], mean, part.known, transducer)
-        ear, heard = ears[part], (*place.left, *place.replaced, *place.right)
-        likelihood, _ = ear.weighed(heard)
-        for end in ear.ends(place.left, each, heard):
-            bonus = SPELLING * end.spelling + end.phrase.boost - each.prior
+        ear = ears[part]
+        likelihood, _ = ear.weighed(place.heard)
+        for end in ear.ends(place):
+            bonus = SPELLING * end.spelling + end.phrase.boost - place.prior - (UNWEIGHED if rescore is None else 0.0)
             change = ear.followed(end, place.right) - likelihood
-            if change + bonus > 0:
-                text = _with_phrase(place, end.phrase, change, bonus, seconds)
-                if text.text not in found or found[text.text].score < text.score:
-                    found[text.text] = text
+            if change + bonus > (0.0 if rescore is None else HOPELESS):
+                new = _with_phrase(place, end, change, bonus, tokenizer, seconds)
+                if new.text not in found or found[new.text][0].score < new.score:
+                    found[new.text] = new, place.hypothesis
+    best = sorted(found.values(), key=lambda pair: -pair[0].score)[:WEIGHED]
+    if rescore is not None:
+        weighed = {each.text: each for each in rescore([new for new, _ in best])}
+        best = [(weighed[new.text], old) for new, old in best if weighed[new.text].score > old.score]
     there = {each.text: each.score for each in hypotheses}
-    new = [each for each in found.values() if each.score > there.get(each.text, -np.inf)]
-    new = sorted(new, key=lambda each: -each.score)[:TEXTS]
-    taken = {each.text for each in new}
-    return tuple(sorted([*new, *(each for each in hypotheses if each.text not in taken)], key=lambda each: -each.score))
+    gained = [new for new, _ in best if new.score > there.get(new.text, -np.inf)]
+    gained = sorted(gained, key=lambda each: -each.score)[:TEXTS]
+    taken = {each.text for each in gained}
+    kept = (each for each in hypotheses if each.text not in taken)
+    return tuple(sorted([*gained, *kept], key=lambda each: -each.score))
 
 
 def _places(
-    hypotheses: Sequence[Hypothesis], after: frozenset[Words], tokenizer: Tokenizer, frame_seconds: float
+    hypotheses: Sequence[Hypothesis], wanted: Sought, tokenizer: Tokenizer, frame_seconds: float
 ) -> Iterator[_Place]:
-    """In every text that goes before a phrase once, in the best hypothesis that begins with it."""
-    lengths, seen = {len(words) for words in after}, set[Tokens]()
-    for each in hypotheses:
+    """In every text that goes before a phrase once, in the best hypothesis that begins with it; and in the best one
+    wherever a phrase and the words before it may have been missed."""
+    lengths, seen = {len(words) for words in wanted.after}, set[Tokens]()
+    for number, each in enumerate(hypotheses):
         tokens, count = each.tokens, len(each.words)
         bounds = [*_word_starts(tokens, tokenizer), len(tokens)]
         words = tuple(word.text for word in each.words)
         if len(bounds) != count + 1:
             continue  # a phrase stands here for other words: one was found
+        spots: list[tuple[int, int, int, int, Node, float]] = []
         for first in range(1, count + 1):
-            follows = any(length <= first and words[first - length : first] in after for length in lengths)
+            follows = any(length <= first and words[first - length : first] in wanted.after for length in lengths)
             if follows and tokens[: bounds[first]] not in seen:
                 seen.add(tokens[: bounds[first]])
                 start, stop = max(first - BEFORE, 0), min(first + LONGEST + AFTER, count)
-                begin = round(each.words[start - 1].end / frame_seconds) if start else 0
-                end = round(each.words[stop].start / frame_seconds) if stop < count else None
-                for last in range(min(first + 1, count), min(first + LONGEST, count) + 1):
-                    at = (0, bounds[start], bounds[first], bounds[last], bounds[stop], len(tokens))
-                    known, *pieces = (tokens[i:j] for i, j in pairwise(at))
-                    yield _Place(each, first, last, _Part(known, begin, end), *pieces)
+                lasts = range(min(first + 1, count), min(first + LONGEST, count) + 1)
+                spots += ((first, last, start, stop, wanted.phrases, CROWD) for last in lasts)
+        if number == 0 and count <= SHORT and wanted.crowd <= math.log(FEW):
+            for first in range(count):
+                lasts = range(first + 1, min(first + CARRIED, count) + 1)
+                spots += ((first, last, 0, count, wanted.carriers, CROWD + UNSAID) for last in lasts)
+        for first, last, start, stop, tree, cost in spots:
+            begin = round(each.words[start - 1].end / frame_seconds) if start else 0
+            end = round(each.words[stop].start / frame_seconds) if stop < count else None
+            at = (0, bounds[start], bounds[first], bounds[last], bounds[stop], len(tokens))
+            known, *pieces = (tokens[i:j] for i, j in pairwise(at))
+            part = _Part(known, begin, end)
+            yield _Place(each, first, last, tree, cost * wanted.crowd - TRUST, part, *pieces)
 
 
 def _word_starts(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:
@@ -301,14 +377,17 @@ def _word_starts(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:
     return found
 
 
-def _with_phrase(place: _Place, phrase: Phrase, change: float, bonus: float, seconds: float) -> Hypothesis:
+def _with_phrase(
+    place: _Place, found: _End, change: float, bonus: float, tokenizer: Tokenizer, seconds: float
+) -> Hypothesis:
     """The hypothesis with a phrase in its place, whose words share the time there by letters."""
     old = place.hypothesis
     before, replaced, after = old.words[: place.first], old.words[place.first : place.last], old.words[place.last :]
     begin = replaced[0].start if replaced else before[-1].end
     end = replaced[-1].end if replaced else seconds
-    words = (*before, *in_time(phrase.text.split(), begin, max(end, begin)), *after)
+    said = [*tokenizer.decode(found.carrier).split(), *found.phrase.text.split()]
+    words = (*before, *in_time(said, begin, max(end, begin)), *after)
     scores = replace(old.scores, acoustic=old.scores.acoustic + change, hotword=old.scores.hotword + bonus)
     text = " ".join(word.text for word in words)
-    tokens = (*place.part.known, *place.left, *phrase.tokens, *place.right, *place.rest)
+    tokens = (*place.part.known, *place.left, *found.carrier, *found.phrase.tokens, *place.right, *place.rest)
     return Hypothesis(tokens, text, words, scores, old.score + change + bonus)

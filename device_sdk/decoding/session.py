@@ -379,7 +379,8 @@ class RecognitionSession(Listening):
         def encode() -> Float:
             return encode_whole(model.transducer, streams.collect_features(stream, model.features.mel_bins))
 
-        return look_again(hypotheses, wanted, encode, model.transducer, model.tokenizer, model.frame_seconds, seconds)
+        pieces, frame = model.tokenizer, model.frame_seconds
+        return look_again(hypotheses, wanted, encode, model.transducer, pieces, model.rescore, frame, seconds)
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

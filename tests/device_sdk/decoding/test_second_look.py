@@ -1,6 +1,9 @@
 """Phrases that are looked for once more: the best of all texts that a plain enumeration weighs."""
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from device_sdk import Bundle, Device, Hotword
 from device_sdk.decoding import Hotwords, second_look
 from device_sdk.decoding.forward import Double, Float, Tokens, log_likelihoods
 from device_sdk.decoding.nbest import word_times
-from device_sdk.decoding.second_look import SPELLING, TRUST, look_again
+from device_sdk.decoding.second_look import CROWD, FEW, SHORT, SPELLING, TRUST, UNSAID, UNWEIGHED, Sought, look_again
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
@@ -56,44 +59,57 @@ def spelling(left: Tokens, name: Tokens, encoded: Float, transducer: Transducer)
 def enumerated(
     hypotheses: list[Hypothesis], encoded: Float, transducer: Transducer, bundle: Bundle
 ) -> dict[str, float]:
-    """text -> its best score, of every phrase in every place: whole texts, one after the other."""
+    """text -> its best score, of every phrase in every place, and in the first text of every phrase with words before
+    it: whole texts, one after the other."""
     found: dict[str, float] = {}
     encode = bundle.tokenizer.encode
-    for each in hypotheses:
-        words = each.text.split()
+    for each, (number, words) in zip(hypotheses, enumerate(each.text.split() for each in hypotheses), strict=True):
         (without,) = log_likelihoods(transducer, encoded, [each.tokens])
-        for first, last in product(range(1, len(words) + 1), range(len(words) + 1)):
-            follows = words[first - 1] == "call" or words[max(first - 2, 0) : first] == ["talk", "to"]
-            if follows and (first < last <= first + 3 or first == last == len(words)):
-                left, right = tuple(encode(" ".join(words[:first]))), tuple(encode(" ".join(words[last:])))
-                for name in NAMES:
-                    tokens = tuple(encode(name))
-                    (with_it,) = log_likelihoods(transducer, encoded, [(*left, *tokens, *right)])
-                    gain = (
-                        with_it
-                        - without
-                        + SPELLING * spelling(left, tokens, encoded, transducer)
-                        + 5
-                        + TRUST
-                        - np.log(4)
-                    )
-                    text = " ".join((*words[:first], name, *words[last:]))
-                    if gain > 0:
-                        found[text] = max(found.get(text, -np.inf), each.score + gain)
+        count, cases = len(words), list[tuple[int, int, tuple[str, ...], float]]()
+        for first, last in product(range(count + 1), range(count + 1)):
+            follows = words[first - 1 : first] == ["call"] or words[max(first - 2, 0) : first] == ["talk", "to"]
+            if follows and (first < last <= first + 3 or first == last == count):
+                cases.append((first, last, (), CROWD))
+            if number == 0 and first < last <= first + 5:
+                cases += [(first, last, tuple(carrier.split()), CROWD + UNSAID) for carrier in AFTER]
+        for (first, last, carrier, cost), name in product(cases, NAMES):
+            said = (*words[:first], *carrier)
+            left, right = tuple(encode(" ".join(said))), tuple(encode(" ".join(words[last:])))
+            tokens = tuple(encode(name))
+            (with_it,) = log_likelihoods(transducer, encoded, [(*left, *tokens, *right)])
+            spelled = SPELLING * spelling(left, tokens, encoded, transducer)
+            gain = with_it - without + spelled + 5 + TRUST - UNWEIGHED - cost * np.log(4)
+            text = " ".join((*said, name, *words[last:]))
+            if gain > 0:
+                found[text] = max(found.get(text, -np.inf), each.score + gain)
     return found
+
+
+def again(
+    hypotheses: Sequence[Hypothesis],
+    wanted: Sequence[Sought],
+    encode: Callable[[], Float],
+    transducer: Transducer,
+    bundle: Bundle,
+    rescore: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None = None,
+) -> tuple[Hypothesis, ...]:
+    return look_again(hypotheses, wanted, encode, transducer, bundle.tokenizer, rescore, FRAME, SECONDS)
 
 
 def test_the_best_texts_are_those_of_an_enumeration(
     encoded: Float, transducer: Transducer, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(second_look, "TEXTS", 1000)
+    monkeypatch.setattr(second_look, "WEIGHED", 1000)
     monkeypatch.setattr(second_look, "HOPELESS", -1000.0)
+    monkeypatch.setattr(second_look, "BEHIND", 1000.0)
+    monkeypatch.setattr(second_look, "ENDS", 1000)
     monkeypatch.setattr(second_look, "BEFORE", 100)
     monkeypatch.setattr(second_look, "AFTER", 100)
     given = [("you call me again", -3.0), ("talk to him", -4.0), ("call", -9.0), ("recall it", -9.5)]
     hypotheses = [heard(text, score, tiny_bundle) for text, score in given]
     wanted = Hotwords.build([Hotword(name, 5.0, (), AFTER) for name in NAMES]).sought(tiny_bundle.tokenizer)
-    found = look_again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle.tokenizer, FRAME, SECONDS)
+    found = again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle)
     expected = enumerated(hypotheses, encoded, transducer, tiny_bundle)
     assert len(expected) > 4, "phrases gain here"
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
@@ -108,8 +124,11 @@ def test_the_best_texts_are_those_of_an_enumeration(
         assert parts.acoustic + parts.hotword - 0.5 == pytest.approx(each.score - 1.0) and parts.neural == -2.0
 
 
-def test_a_few_of_many_prefixes_find_the_best(encoded: Float, transducer: Transducer, tiny_bundle: Bundle) -> None:
-    """Of three hundred phrases, of which few are followed to their ends."""
+def test_a_few_of_many_prefixes_find_the_best(
+    encoded: Float, transducer: Transducer, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three hundred phrases, of which few are followed to their ends, in noise, where all are far behind."""
+    monkeypatch.setattr(second_look, "BEHIND", 1000.0)
     letters = sorted(tiny_bundle.tokenizer.letters & set("abcdefghijklmnopqrstuvwxyz"))
     generator = np.random.default_rng(5)
     names = sorted({"".join(generator.choice(letters, 5)) for _ in range(300)})
@@ -117,7 +136,7 @@ def test_a_few_of_many_prefixes_find_the_best(encoded: Float, transducer: Transd
 
     def best() -> Hypothesis:
         wanted = Hotwords.build([Hotword(name, 30.0, (), AFTER) for name in names]).sought(tiny_bundle.tokenizer)
-        return look_again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle.tokenizer, FRAME, SECONDS)[0]
+        return again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle)[0]
 
     pruned = best()
     with pytest.MonkeyPatch.context() as patch:
@@ -126,14 +145,59 @@ def test_a_few_of_many_prefixes_find_the_best(encoded: Float, transducer: Transd
         assert best().score - pruned.score < 1.0 and pruned.text != "call me"
 
 
-@pytest.mark.parametrize("text", ["play some jazz", "recall it", "to talk", ""])
+LONG = "play some jazz " * SHORT
+
+
+@pytest.mark.parametrize("text", [LONG.strip(), f"{LONG}recall it", f"{LONG}to talk", ""])
 def test_nothing_is_heard_anew_where_no_name_may_stand(text: str, transducer: Transducer, tiny_bundle: Bundle) -> None:
+    """In more words than a command has, none of which a name follows, and in silence."""
+
     def encode() -> Float:
         raise AssertionError(text)
 
     wanted = Hotwords.build([Hotword("abe", 50.0, (), ("call", "talk to"))]).sought(tiny_bundle.tokenizer)
     given = (heard(text, -1.0, tiny_bundle),)
-    assert look_again(given, wanted, encode, transducer, tiny_bundle.tokenizer, FRAME, SECONDS) == given
+    assert again(given, wanted, encode, transducer, tiny_bundle) == given
+
+
+def test_a_name_among_many_follows_words_that_were_heard(transducer: Transducer, tiny_bundle: Bundle) -> None:
+    letters = sorted(tiny_bundle.tokenizer.letters & set("abcdefghijklmnopqrstuvwxyz"))
+    names = ["".join(pair) for pair in product(letters, repeat=3)][: FEW + 1]
+
+    def encode() -> Float:
+        raise AssertionError("heard anew")
+
+    given = (heard("play some jazz", -1.0, tiny_bundle),)
+    for count, ends in ((FEW, pytest.raises(AssertionError, match="heard anew")), (FEW + 1, nullcontext())):
+        wanted = Hotwords.build([Hotword(name, 0.0, (), AFTER) for name in names[:count]]).sought(tiny_bundle.tokenizer)
+        with ends:
+            assert again(given, wanted, encode, transducer, tiny_bundle) == given
+
+
+def test_language_models_decide(
+    encoded: Float, transducer: Transducer, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they weigh joins the list with the score that they give, where it is above that of what it came from."""
+    monkeypatch.setattr(second_look, "BEHIND", 1000.0)
+    given = (heard("call me", -3.0, tiny_bundle),)
+    wanted = Hotwords.build([Hotword(name, 30.0, (), AFTER) for name in NAMES]).sought(tiny_bundle.tokenizer)
+    asked: list[str] = []
+
+    def rescore(against: str, hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
+        asked.extend(each.text for each in hypotheses)
+        kept = [replace(each, score=-4.0 if against in each.text.split() else -2.0) for each in hypotheses]
+        return kept[::-1]
+
+    found = again(given, wanted, lambda: encoded, transducer, tiny_bundle, partial(rescore, "nobody"))
+    first = found[0]
+    assert first.score == -2.0 and first.text in asked and "call me" in {each.text for each in found}
+    other = again(given, wanted, lambda: encoded, transducer, tiny_bundle, partial(rescore, first.text.split()[-1]))
+    assert first.text not in {each.text for each in other}
+
+    def refuse(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
+        return [replace(each, score=-4.0) for each in hypotheses]
+
+    assert given == again(given, wanted, lambda: encoded, transducer, tiny_bundle, refuse)
 
 
 def test_a_phrase_that_was_found_by_a_spelling_stays(transducer: Transducer, tiny_bundle: Bundle) -> None:
@@ -145,7 +209,7 @@ def test_a_phrase_that_was_found_by_a_spelling_stays(transducer: Transducer, tin
     given = heard("call eve in", -1.0, tiny_bundle)
     given = replace(given, text="call yves", words=(given.words[0], Word("yves", 0.1, 0.3)))
     wanted = Hotwords.build([Hotword("yves", 50.0, ("eve in",), ("call",))]).sought(tiny_bundle.tokenizer)
-    assert look_again([given], wanted, encode, transducer, tiny_bundle.tokenizer, FRAME, SECONDS) == (given,)
+    assert again([given], wanted, encode, transducer, tiny_bundle) == (given,)
 
 
 def test_sessions_look_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -162,4 +226,4 @@ def test_sessions_look_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
         assert silent.nbest == plain.nbest, "a boost of nothing changes nothing"
         device.vocabulary.add("fizz")
         assert device.session(16_000)._expected is not None
-        assert device.recognize(audio, 16_000).nbest == plain.nbest, "nobody is called here"
+        assert device.recognize(audio, 16_000).text == plain.text, "nobody is called here"
