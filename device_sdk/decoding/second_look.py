@@ -6,12 +6,15 @@ is put in place of the next words, and where it is short, *call* and a phrase in
 is what makes *please phone* be heard as *please turn*. Texts are weighed by all their alignments, and then by the
 language models as every text is:
 
-    gain = log p(words with the phrase | audio) - log p(words | audio) + SPELLING * s + boost + TRUST - CROWD * log N
-    s = - sum over the phrase's pieces of log p(piece | pieces before it, the mean of the audio, no blank)
+    gain = log p(words with the phrase | audio) - log p(words | audio)
+           + SPELLING * s(phrase) - HEARD * max(0, s(words in its place) - s(words before it that were put there too))
+           + boost + TRUST - CROWD * log N
+    s = - sum over pieces of log p(piece | pieces before it, the mean of the audio, no blank)
 
 s is what the network expects of spelling alone (the internal language model of Meng et al. 2021): most of it is given
-back. Among N phrases the best is wrong more often than each by itself. A text that gains goes before the one that it
-came from. T: encoder frames; J: joiner size; V: pieces."""
+back, less to words that were heard, and so least is put in the place of another name. Among N phrases the best is wrong
+more often than each by itself. A text that gains goes before the one that it came from. T: encoder frames; J: joiner
+size; V: pieces."""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ from device_sdk.decoding.forward import BLANK, Double, Float, Tokens, entrance, 
 from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
-SPELLING = 0.8
-TRUST = 6.0
+SPELLING, HEARD = 0.85, 0.5
+TRUST = 10.0
 """Nats that any phrase earns where words are said that it comes after: what was heard instead is likely by rote, and
 language models know few names."""
 UNWEIGHED = 4.0
 """Nats less of that where there are no language models: what they have against names, about."""
-CROWD, UNSAID = 1.5, 0.5
+CROWD, UNSAID = 2.0, 0.5
 """Nats that it costs for each unit of log N to be one of N phrases, and more where the words before were missed too."""
 LONGEST = 3
 """Words that are heard in place of a phrase, at most."""
@@ -120,13 +123,13 @@ class _Part:
 class _Place:
     """Where a phrase may stand in a hypothesis: instead of its words from ``first`` to before ``last``. Its tokens are
     those known before the part that is weighed anew, ``left``, ``replaced`` and ``right`` in it, and the rest. tree:
-    what may stand there, at a cost of ``prior`` nats."""
+    what may stand there, at what ``cost`` (nats)."""
 
     hypothesis: Hypothesis
     first: int
     last: int
     tree: Node
-    prior: float
+    cost: float
     part: _Part
     left: Tokens
     replaced: Tokens
@@ -199,8 +202,13 @@ class _Ear:
     def ends(self, place: _Place) -> list[_End]:
         """The likeliest phrases at a place. What falls furthest behind the text that was heard is given up on the
         way."""
-        found: list[_End] = self._once((place.left, place.tree, place.prior, place.heard), self._ends)
+        found: list[_End] = self._once((place.left, place.tree, place.cost, place.heard), self._ends)
         return found
+
+    def spelling(self, before: Tokens, tokens: Tokens) -> float:
+        """s of some tokens."""
+        steps, start = self._steps((*before, *tokens)), len(before)
+        return -sum(self._alone(path)[token - 1] for (path, *_), token in zip(steps[start:], tokens, strict=False))
 
     def followed(self, end: _End, right: Tokens) -> float:
         """log p of the whole text that goes on with ``right`` and ends there."""
@@ -227,7 +235,7 @@ class _Ear:
             found.append(self._stepped[known])
         return found
 
-    def _ends(self, left: Tokens, tree: Node, prior: float, heard: Tokens) -> list[_End]:
+    def _ends(self, left: Tokens, tree: Node, cost: float, heard: Tokens) -> list[_End]:
         _, best = self.weighed(heard)
         path, *_ = self._steps(left)[-1]
         level, ended = [replace(path, node=tree)], list[tuple[float, _End]]()
@@ -237,11 +245,10 @@ class _Ear:
                 alpha, scores = self._heard(each)
                 ahead = float((alpha - best).max()) + SPELLING * each.spelling
                 for phrase in each.node.ends:
-                    rank = ahead + phrase.boost - prior
+                    rank = ahead + phrase.boost + TRUST - cost
                     if rank > HOPELESS:
                         ended.append((rank, _End(each.carrier, phrase, alpha, scores, each.state, each.spelling)))
-                alone = self._scores(self._mean, each.predicted)[0, BLANK + 1 :]
-                alone -= np.logaddexp.reduce(alone)
+                alone = self._alone(each)
                 for token, child in each.children():
                     entering = alpha + scores[:, token]
                     spelling = each.spelling - float(alone[token - 1]) if child.begun else 0.0
@@ -282,6 +289,11 @@ class _Ear:
             for row, (_, path) in enumerate(extended)
         ]
 
+    def _alone(self, path: _Path) -> Double:
+        """log p of every piece but blank next, by spelling alone [V - 1]."""
+        alone = self._scores(self._mean, path.predicted)[0, BLANK + 1 :]
+        return alone - np.logaddexp.reduce(alone)
+
     def _scores(self, encoded: Float, predicted: Float) -> Double:
         return self._transducer.join(encoded, predicted[None]).astype(np.float64)
 
@@ -313,8 +325,10 @@ def look_again(
             ears[part] = _Ear(encoded[part.begin : part.end], mean, part.known, transducer)
         ear = ears[part]
         likelihood, _ = ear.weighed(place.heard)
+        given, expected = TRUST - (UNWEIGHED if rescore is None else 0.0), ear.spelling(place.left, place.replaced)
         for end in ear.ends(place):
-            bonus = SPELLING * end.spelling + end.phrase.boost - place.prior - (UNWEIGHED if rescore is None else 0.0)
+            lost = HEARD * max(0.0, expected - ear.spelling(place.left, end.carrier)) + place.cost
+            bonus = SPELLING * end.spelling + end.phrase.boost + given - lost
             change = ear.followed(end, place.right) - likelihood
             if change + bonus > (0.0 if rescore is None else HOPELESS):
                 new = _with_phrase(place, end, change, bonus, tokenizer, seconds)
@@ -327,8 +341,8 @@ def look_again(
     there = {each.text: each.score for each in hypotheses}
     gained = [new for new, _ in best if new.score > there.get(new.text, -np.inf)]
     gained = sorted(gained, key=lambda each: -each.score)[:TEXTS]
-    taken = {each.text for each in gained}
-    kept = (each for each in hypotheses if each.text not in taken)
+    seen = {each.text for each in gained}
+    kept = (each for each in hypotheses if each.text not in seen)
     return tuple(sorted([*gained, *kept], key=lambda each: -each.score))
 
 
@@ -362,7 +376,7 @@ def _places(
             at = (0, bounds[start], bounds[first], bounds[last], bounds[stop], len(tokens))
             known, *pieces = (tokens[i:j] for i, j in pairwise(at))
             part = _Part(known, begin, end)
-            yield _Place(each, first, last, tree, cost * wanted.crowd - TRUST, part, *pieces)
+            yield _Place(each, first, last, tree, cost * wanted.crowd, part, *pieces)
 
 
 def _word_starts(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:

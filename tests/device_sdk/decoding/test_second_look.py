@@ -14,7 +14,18 @@ from device_sdk import Bundle, Device, Hotword
 from device_sdk.decoding import Hotwords, second_look
 from device_sdk.decoding.forward import Double, Float, Tokens, log_likelihoods
 from device_sdk.decoding.nbest import word_times
-from device_sdk.decoding.second_look import CROWD, FEW, SHORT, SPELLING, TRUST, UNSAID, UNWEIGHED, Sought, look_again
+from device_sdk.decoding.second_look import (
+    CROWD,
+    FEW,
+    HEARD,
+    SHORT,
+    SPELLING,
+    TRUST,
+    UNSAID,
+    UNWEIGHED,
+    Sought,
+    look_again,
+)
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
@@ -77,7 +88,10 @@ def enumerated(
             left, right = tuple(encode(" ".join(said))), tuple(encode(" ".join(words[last:])))
             tokens = tuple(encode(name))
             (with_it,) = log_likelihoods(transducer, encoded, [(*left, *tokens, *right)])
-            spelled = SPELLING * spelling(left, tokens, encoded, transducer)
+            before, instead = (tuple(encode(" ".join(some))) for some in (words[:first], words[first:last]))
+            expected = spelling(before, instead, encoded, transducer)
+            expected -= spelling(before, tuple(encode(" ".join(carrier))), encoded, transducer)
+            spelled = SPELLING * spelling(left, tokens, encoded, transducer) - HEARD * max(0, expected)
             gain = with_it - without + spelled + 5 + TRUST - UNWEIGHED - cost * np.log(4)
             text = " ".join((*said, name, *words[last:]))
             if gain > 0:
