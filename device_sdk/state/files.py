@@ -85,8 +85,12 @@ class SealedFiles:
 
     def tidy(self, named: Iterable[str]) -> None:
         """Removes every file that no row names: what a process that was killed has left."""
-        left = {path.name for path in self._folder.glob("*.sealed")} - set(named)
+        left = self.names() - set(named)
         self._remove(left, left)
+
+    def names(self) -> set[str]:
+        """Of all files that are there."""
+        return {path.name for path in self._folder.glob("*.sealed")}
 
     def _remove(self, names: Iterable[str], zeroed: Set[str]) -> None:
         for name in names:

@@ -190,6 +190,11 @@ class Store:
             self._run(f"PRAGMA {pragma}")
         version = self._rows("PRAGMA user_version")[0][0]
         if version == 0:
+            if left := self._files.names():
+                raise StateError(
+                    f"{self.folder / 'state.sqlite'}: found no state in it, and {len(left)} sealed files of one beside "
+                    f"it; put the file back from a copy, or {AFRESH}"
+                )
             with self.transaction():
                 self._run("CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
                 for table in TABLES:

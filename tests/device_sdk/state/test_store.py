@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -161,6 +162,21 @@ def test_a_file_belongs_to_the_state_only_once_its_row_is_committed(store: Store
     (store.folder / "notes.txt").write_bytes(b"not ours")
     with closing(reopened(store)) as store:
         assert sealed_files(store) == before and (store.folder / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("lost", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["no file", "an empty one"])
+def test_a_lost_database_takes_no_sealed_files_with_it(store: Store, lost: Callable[[Path], object]) -> None:
+    store.put("weights", "local", b"1" * LARGE)
+    before, database = sealed_files(store), store.folder / "state.sqlite"
+    store.close()
+    kept = database.read_bytes()
+    lost(database)
+    with pytest.raises(StateError, match="1 sealed files of one beside it; put the file back from a copy, or delete"):
+        Store(store.folder, KEY)
+    assert sealed_files(store) == before
+    database.write_bytes(kept)
+    with closing(Store(store.folder, KEY)) as store:
+        assert store.get("weights", "local") == b"1" * LARGE
 
 
 def test_files_cannot_be_swapped_lost_or_pointed_elsewhere(store: Store) -> None:
