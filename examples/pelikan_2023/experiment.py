@@ -29,6 +29,8 @@ from server.lab.simulation.progress import Tell
 SMALL = CTCTransformerShape(mel_bins=16, size=48, feed_forward=128, layers=4, heads=2, dropout=0.0, layer_drop=0.0)
 DATA = 1
 """Seed of speech and of seed models, which all rows share as in the paper; seeds of rows decide cohorts and masks."""
+CENTRAL = 4
+"""Times the steps of a seed model that rows in one place take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +100,27 @@ class Experiment:
         values = sum(parameter.numel() for parameter in task.network.parameters())
         given = {"seed": seed, "way": self.scale.way}
         settings = _scaled(recipe, values, self.scale).model_copy(update=given)
-        weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
+        scratch = recipe.begin in ("scratch", "central, scratch")
+        weights = parameters(task) if scratch else self.seed_model(recipe.norm, recipe.seed_share)
         voices = shuffle(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
         privacy: Mapping[str, Any] = {"epsilon": 0.0, "reports": 0}
         diverged: int | None = None
-        if recipe.begin != "only":
-            masks, alphabet = MASKS if recipe.masks else None, ALPHABETS["en"]
+        masks, alphabet = MASKS if recipe.masks else None, ALPHABETS["en"]
+        told = partial(self.tell, f"{recipe.name}, seed {seed}")
+        if recipe.begin.startswith("central"):
+            together = Spoken([[e for voice in speech.clients for e in voice]], alphabet, masks)
+            plan = Central(CENTRAL * self.scale.steps, self.scale.batch, self.scale.peak)
+            weights, privacy = (
+                train_centrally(task, together, plan, seed, weights, told),
+                {"epsilon": "Infinity", "reports": 0},
+            )
+        elif recipe.begin != "only":
             remembered = Spoken([[e for voice in speech.server for e in voice]], alphabet, masks)
-            plan = engine(settings, task, Spoken(voices, alphabet, masks), remembered)
-            told = partial(self.tell, f"{recipe.name}, seed {seed}")
+            rounds = engine(settings, task, Spoken(voices, alphabet, masks), remembered)
             folder = self.work / "states" / f"{recipe.name}-{seed}-{digest(recipe)}"
             try:
-                state = run_rounds(plan, folder, weights, told, save_every=10)
+                state = run_rounds(rounds, folder, weights, told, save_every=10)
             except Diverged as error:
                 state, diverged = error.state, error.state.number + 1
             weights, history, privacy = state.weights, state.history, spent(settings, state)

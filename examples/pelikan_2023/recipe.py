@@ -31,17 +31,19 @@ constant at first and then decaying; rounds are 2,000 of 1,024 clients there."""
 
 
 class Recipe(BaseModel):
-    """name, table: of the paper's. paper: the word error printed there, in percent. begin: weights of a model that was
-    trained on the server's voices for ``seed_share`` of the usual steps, or none. norm: where LayerNorm stands. iid:
-    sentences have clients drawn at random. masks: SpecAugment. engine: the federation. noise: norm of the noise in a
-    round's mean over the clipping bound, whatever network and cohort: sigma sqrt(D) / C of the paper, which at sigma =
-    1, 3 and 10e-8 is 0.016, 0.048 and 0.16; it sets the engine's ``noise_multiplier``."""
+    """name, table: of the paper's. paper: the word error printed there, in percent. begin: with weights of a model
+    that was trained on the server's voices for ``seed_share`` of the usual steps, or with none; ``only`` is that
+    model alone, ``central`` learns from all clients' speech in one place instead of in rounds, from that model or
+    from none. norm: where LayerNorm stands. iid: sentences have clients drawn at random. masks: SpecAugment. engine:
+    the federation. noise: norm of the noise in a round's mean over the clipping bound, whatever network and cohort:
+    sigma sqrt(D) / C of the paper, which at sigma = 1, 3 and 10e-8 is 0.016, 0.048 and 0.16; it sets the engine's
+    ``noise_multiplier``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     table: str
     paper: float | None = None
-    begin: Literal["seed", "scratch", "only"] = "seed"
+    begin: Literal["seed", "scratch", "only", "central", "central, scratch"] = "seed"
     seed_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     norm: Literal["pre", "post"] = "pre"
     iid: bool = False

@@ -37,17 +37,20 @@ def test_rows(work: Path) -> None:
         Recipe(name="no noise, dim", table="2", engine=ENGINE),
         Recipe(name="low noise, global", table="2", engine=noisy, noise=0.5, iid=True, masks=False),
         Recipe(name="post", table="7", engine=ENGINE, begin="scratch", norm="post"),
+        Recipe(name="central", table="2", begin="central"),
+        Recipe(name="central, from scratch", table="4", begin="central, scratch"),
     ]
     experiment = Experiment(work, SCALE)
     rows = [experiment.row(recipe, 1) for recipe in recipes]
-    assert [len(row.losses) for row in rows] == [0, 2, 2, 2]
+    assert [len(row.losses) for row in rows] == [0, 2, 2, 2, 0, 0]
+    assert rows[4].clients["loss"] < rows[0].clients["loss"], "clients' speech was learned from"
     assert all(row.error > 0 and set(row.clients) >= {"error", "worst_tenth"} for row in rows)
     assert rows[1].privacy["epsilon"] == "Infinity" and rows[2].privacy["epsilon"] > 0
     assert rows[1].layers["output.weight"] > 0
     assert Experiment(work, SCALE).row(recipes[2], 1) == rows[2]  # as it was kept
     document = json.loads(json.dumps(summary(recipes, rows)))
     assert document["rows"][0]["recipe"]["paper"] == 61.2 and document["findings"] == {}
-    assert table(document).row_count == 4 and "have not all run" in next(iter(remarks(document)))
+    assert table(document).row_count == len(recipes) and "have not all run" in next(iter(remarks(document)))
 
 
 def test_a_row_that_diverges_is_a_row(work: Path) -> None:
