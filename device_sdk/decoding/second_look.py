@@ -90,8 +90,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sought:
-    """Phrases that are looked for after any of these words, in the pieces of one tokenizer. phrases: a tree
-    of these alone; carriers: of the words, each followed by it. crowd: log N."""
+    """Phrases that are looked for after any of these words, in the pieces of one tokenizer. phrases: a tree of these
+    alone; carriers: of the words, each followed by it. crowd: log N."""
 
     after: frozenset[Words]
     phrases: Node
@@ -145,8 +145,8 @@ class _Place:
 @dataclass(frozen=True, slots=True)
 class _Path:
     """A prefix of texts. entering: [T], see :func:`~device_sdk.decoding.forward.forward`. predicted: [J], and the
-    state, after it. node: how far a phrase is spelled in it, and spelling: s of that; carrier: the tokens that it
-    comes after, where the tree has them, and begun: whether they are over."""
+    state, after it. spelling: s of its tokens, or of a phrase's as far as ``node`` of a tree. carrier: the tokens that
+    the phrase comes after, where the tree has them; carried: s of these; begun: whether they are over."""
 
     node: Node
     entering: Double
@@ -154,29 +154,29 @@ class _Path:
     state: States
     spelling: float = 0.0
     carrier: Tokens = ()
+    carried: float = 0.0
     begun: bool = False
 
-    def children(self) -> Iterator[tuple[int, _Path]]:
-        """The tokens that a tree goes on with, each with a path that has yet to enter its column."""
-        for token, node in self.node.children.items():
-            carrier = self.carrier if self.begun else (*self.carrier, token)
-            yield token, replace(self, node=node, carrier=carrier)
-        if self.node.then is not None:
-            for token, node in self.node.then.children.items():
-                yield token, replace(self, node=node, begun=True)
+    def children(self, alone: Double) -> Iterator[tuple[int, _Path]]:
+        """The tokens that a tree goes on with, each with a path that has yet to enter its column. alone: log p of every
+        piece but blank by spelling alone [V - 1]."""
+        if not self.begun:
+            for token, node in self.node.children.items():
+                carried = self.carried - float(alone[token - 1])
+                yield token, replace(self, node=node, carrier=(*self.carrier, token), carried=carried)
+        phrases = self.node if self.begun else self.node.then
+        for token, node in phrases.children.items() if phrases is not None else ():
+            yield token, replace(self, node=node, spelling=self.spelling - float(alone[token - 1]), begun=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _End:
-    """A phrase after the words before it, the last of which may be those of ``carrier``. alpha: [T]; scores: [T, V],
-    what the joiner says next; spelling: s."""
+    """A phrase at the end of a path. alpha: [T]; scores: [T, V], what the joiner says next."""
 
-    carrier: Tokens
     phrase: Phrase
+    path: _Path
     alpha: Double
     scores: Double
-    state: States
-    spelling: float
 
 
 _Step = tuple[_Path, Double, Double]
@@ -207,8 +207,8 @@ class _Ear:
 
     def spelling(self, before: Tokens, tokens: Tokens) -> float:
         """s of some tokens."""
-        steps, start = self._steps((*before, *tokens)), len(before)
-        return -sum(self._alone(path)[token - 1] for (path, *_), token in zip(steps[start:], tokens, strict=False))
+        steps = self._steps((*before, *tokens))
+        return steps[-1][0].spelling - steps[len(before)][0].spelling
 
     def followed(self, end: _End, right: Tokens) -> float:
         """log p of the whole text that goes on with ``right`` and ends there."""
@@ -230,7 +230,11 @@ class _Ear:
         for length in range(len(tokens) + 1):
             known = tokens[:length]
             if known not in self._stepped:
-                path = self._next(*found[-1][1:], known[-1], found[-1][0].state) if known else self._begin()
+                path = self._begin()
+                if known:
+                    (before, alpha, scores), token = found[-1], known[-1]
+                    spelling = before.spelling - float(self._alone(before)[token - 1])
+                    path = replace(self._next(alpha, scores, token, before.state), spelling=spelling)
                 self._stepped[known] = path, *self._heard(path)
             found.append(self._stepped[known])
         return found
@@ -238,7 +242,7 @@ class _Ear:
     def _ends(self, left: Tokens, tree: Node, cost: float, heard: Tokens) -> list[_End]:
         _, best = self.weighed(heard)
         path, *_ = self._steps(left)[-1]
-        level, ended = [replace(path, node=tree)], list[tuple[float, _End]]()
+        level, ended = [replace(path, node=tree, spelling=0.0)], list[tuple[float, _End]]()
         while level:
             ranked: list[tuple[float, int, int, _Path]] = []
             for row, each in enumerate(level):
@@ -247,20 +251,18 @@ class _Ear:
                 for phrase in each.node.ends:
                     rank = ahead + phrase.boost + TRUST - cost
                     if rank > HOPELESS:
-                        ended.append((rank, _End(each.carrier, phrase, alpha, scores, each.state, each.spelling)))
-                alone = self._alone(each)
-                for token, child in each.children():
+                        ended.append((rank, _End(phrase, each, alpha, scores)))
+                for token, child in each.children(self._alone(each)):
                     entering = alpha + scores[:, token]
-                    spelling = each.spelling - float(alone[token - 1]) if child.begun else 0.0
-                    rank = float((entering - best).max()) + SPELLING * spelling
+                    rank = float((entering - best).max()) + SPELLING * child.spelling
                     if rank > -BEHIND:
-                        ranked.append((rank, row, token, replace(child, entering=entering, spelling=spelling)))
+                        ranked.append((rank, row, token, replace(child, entering=entering)))
             ranked = sorted(ranked, key=lambda one: -one[0])[:PREFIXES]
             level = self._predicted([(token, path) for _, _, token, path in ranked])
         return [each for _, each in sorted(ended, key=lambda one: -one[0])[:ENDS]]
 
     def _followed(self, end: _End, right: Tokens) -> float:
-        alpha, scores, state = end.alpha, end.scores, end.state
+        alpha, scores, state = end.alpha, end.scores, end.path.state
         for token in right:
             path = self._next(alpha, scores, token, state)
             (alpha, scores), state = self._heard(path), path.state
@@ -315,6 +317,7 @@ def look_again(
     places = [place for each in wanted for place in _places(hypotheses, each, tokenizer, frame_seconds)]
     if not places:
         return tuple(hypotheses)
+    trust, least = (TRUST, HOPELESS) if rescore is not None else (TRUST - UNWEIGHED, 0.0)
     encoded, ears, found = encode(), dict[_Part, _Ear](), dict[str, tuple[Hypothesis, Hypothesis]]()
     for place in places:
         part = place.part
@@ -325,12 +328,12 @@ def look_again(
             ears[part] = _Ear(encoded[part.begin : part.end], mean, part.known, transducer)
         ear = ears[part]
         likelihood, _ = ear.weighed(place.heard)
-        given, expected = TRUST - (UNWEIGHED if rescore is None else 0.0), ear.spelling(place.left, place.replaced)
+        expected = ear.spelling(place.left, place.replaced)
         for end in ear.ends(place):
-            lost = HEARD * max(0.0, expected - ear.spelling(place.left, end.carrier)) + place.cost
-            bonus = SPELLING * end.spelling + end.phrase.boost + given - lost
+            lost = HEARD * max(0.0, expected - end.path.carried) + place.cost
+            bonus = SPELLING * end.path.spelling + end.phrase.boost + trust - lost
             change = ear.followed(end, place.right) - likelihood
-            if change + bonus > (0.0 if rescore is None else HOPELESS):
+            if change + bonus > least:
                 new = _with_phrase(place, end, change, bonus, tokenizer, seconds)
                 if new.text not in found or found[new.text][0].score < new.score:
                     found[new.text] = new, place.hypothesis
@@ -399,9 +402,9 @@ def _with_phrase(
     before, replaced, after = old.words[: place.first], old.words[place.first : place.last], old.words[place.last :]
     begin = replaced[0].start if replaced else before[-1].end
     end = replaced[-1].end if replaced else seconds
-    said = [*tokenizer.decode(found.carrier).split(), *found.phrase.text.split()]
+    said = [*tokenizer.decode(found.path.carrier).split(), *found.phrase.text.split()]
     words = (*before, *in_time(said, begin, max(end, begin)), *after)
     scores = replace(old.scores, acoustic=old.scores.acoustic + change, hotword=old.scores.hotword + bonus)
     text = " ".join(word.text for word in words)
-    tokens = (*place.part.known, *place.left, *found.carrier, *found.phrase.tokens, *place.right, *place.rest)
+    tokens = (*place.part.known, *place.left, *found.path.carrier, *found.phrase.tokens, *place.right, *place.rest)
     return Hypothesis(tokens, text, words, scores, old.score + change + bonus)

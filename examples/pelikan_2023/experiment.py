@@ -100,7 +100,7 @@ class Experiment:
         values = sum(parameter.numel() for parameter in task.network.parameters())
         given = {"seed": seed, "way": self.scale.way}
         settings = _scaled(recipe, values, self.scale).model_copy(update=given)
-        scratch = recipe.begin in ("scratch", "central, scratch")
+        scratch = recipe.begin.endswith("scratch")
         weights = parameters(task) if scratch else self.seed_model(recipe.norm, recipe.seed_share)
         voices = shuffle(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
@@ -111,10 +111,8 @@ class Experiment:
         if recipe.begin.startswith("central"):
             together = Spoken([[e for voice in speech.clients for e in voice]], alphabet, masks)
             plan = Central(CENTRAL * self.scale.steps, self.scale.batch, self.scale.peak)
-            weights, privacy = (
-                train_centrally(task, together, plan, seed, weights, told),
-                {"epsilon": "Infinity", "reports": 0},
-            )
+            weights = train_centrally(task, together, plan, seed, weights, told)
+            privacy = {"epsilon": "Infinity", "reports": 0}
         elif recipe.begin != "only":
             remembered = Spoken([[e for voice in speech.server for e in voice]], alphabet, masks)
             rounds = engine(settings, task, Spoken(voices, alphabet, masks), remembered)
