@@ -134,9 +134,10 @@ def _kept(path: Path, work: Callable[..., Any], *arguments: object) -> Any:
     return pickle.loads(path.read_bytes())
 
 
-def _simulate(source: str, bundle: Path | None, seed: int) -> Sequence[Run]:
+def _simulate(source: str, bundle: Path | None, seeds: Sequence[int], folder: Path) -> Sequence[Run]:
+    path = str(bundle) if bundle else None
     with progress() as watch:
-        return simulate(SimulationSettings(source, str(bundle) if bundle else None, (seed,), Shape(ROUNDS)), watch)[1]
+        return simulate(SimulationSettings(source, path, tuple(seeds), Shape(ROUNDS), work=str(folder)), watch)[1]
 
 
 def main(
@@ -155,8 +156,7 @@ def main(
             runs = _read_aloud(bundle, data, folder)
         else:
             source = "made" if speech == "made" else f"{speech}:{data / speech}"
-            for seed in range(1, SEEDS[speech] + 1):
-                runs += _kept(folder / f"{speech}-{seed}.pickle", _simulate, source, bundle, seed)
+            runs += _simulate(source, bundle, range(1, SEEDS[speech] + 1), folder)
     found: Figures = {"conditions": figures(runs, ROUNDS), "against_frozen": against_frozen(runs, ROUNDS)}
     named = {name: line(found) for name, line in LINES[speech].items()}
     lines = [{"name": name, "found": round(value, 2), "holds": holds} for name, (value, holds) in named.items()]

@@ -41,6 +41,7 @@ def command(
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
     ] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of finished runs; a second call goes on there.")] = None,
     report: Annotated[Path, typer.Option(help="Where the page with plots goes.")] = Path("report.html"),
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
@@ -60,6 +61,7 @@ def command(
             shape=Shape(rounds, devices, each, heldout, heldout_each),
             workers=workers,
             keep=str(keep) if keep is not None else None,
+            work=str(work) if work is not None else None,
             habit=each_habit,
             subset=cast("Subset | None", subset),
         )

@@ -57,7 +57,8 @@ class SimulationSettings:
     """source: ``made``, or KIND:PATH, such as ``barista:PATH``. bundle: path; None for the packaged one.
     seeds: each is one whole simulation with its own voices, sentences and order. workers: processes, one thread
     each. keep: a new or empty folder for the server's state of the condition with both streams, under the first seed;
-    it can be served again afterwards. None keeps nothing. habit: how much of the habits of made people there is.
+    it can be served again afterwards. None keeps nothing. work: a folder of finished runs, where a second simulation
+    goes on; None keeps none. habit: how much of the habits of made people there is.
     subset: what devices learn and send; None for the acoustic part, or the default one of an imported bundle."""
 
     source: str = "made"
@@ -66,6 +67,7 @@ class SimulationSettings:
     shape: Shape = field(default_factory=Shape)
     workers: int = 2
     keep: str | None = None
+    work: str | None = None
     habit: float = 1.0
     subset: Subset | None = None
 

@@ -1,19 +1,26 @@
 """A whole simulation: every condition under every seed in a pool of processes, and the document of what came out."""
 
+import json
 import math
 import platform
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from functools import partial
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import chosen
+from device_sdk.commands.output import write_file
+from device_sdk.errors import DataError
 from server.lab.corpora.roles import card_voices
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
@@ -28,8 +35,8 @@ def simulate(
 ) -> tuple[dict[str, Any], list[Run]]:
     """Runs everything and returns (document, runs): the JSON document and what it was computed from. announce: called
     with the dashboard's address and the operator's token when the server whose state is kept has come up. Raises
-    DataError for a source that cannot be used, BundleError for a bundle, ConfigurationError for a subset that it has
-    no gradients of, and whatever ended a worker as it is."""
+    DataError for a source that cannot be used or a damaged file of a finished run, BundleError for a bundle,
+    ConfigurationError for a subset that it has no gradients of, and whatever ended a worker as it is."""
     bundle = Bundle.open(settings.bundle)
     chosen(bundle.architecture, settings.subset)
     voices = card_voices(bundle)
@@ -39,12 +46,13 @@ def simulate(
             told = partial(tell, f"speech, seed {seed}")
             own = folder / f"speech-{seed}"
             populations[seed] = gather(settings.source, seed, settings.shape, voices, own, told, habit=settings.habit)
-        runs = _run_all(settings, populations, folder, tell, announce)
+        runs = _run_all(settings, bundle, populations, folder, tell, announce)
     return document_of(settings, f"{bundle.manifest.name} {bundle.version}", populations, runs), runs
 
 
 def _run_all(
     settings: SimulationSettings,
+    bundle: Bundle,
     populations: dict[int, Population],
     folder: Path,
     tell: Tell,
@@ -56,6 +64,9 @@ def _run_all(
         for seed, people in populations.items()
         for each in reversed(CONDITIONS)  # the longest first, so that no worker ends long after the others
     ]
+    paths = {task.folder: finished(task, bundle) for task in tasks}
+    runs = [_read(path) for path in paths.values() if path is not None and path.exists()]
+    tasks = [task for task in tasks if (path := paths[task.folder]) is None or not path.exists()]
     voices = [voice for task in tasks for voice in (*task.population.devices, *task.population.heldout)]
     total = sum(len(said) for voice in voices for said in voice.rounds)
     context = get_context("spawn")
@@ -74,9 +85,12 @@ def _run_all(
     listener.start()
     # A process for each condition, so that the memory it reports is its own.
     with ProcessPoolExecutor(settings.workers, context, start_worker, (queue,), max_tasks_per_child=1) as pool:
-        futures = [pool.submit(run_task, task) for task in tasks]
+        futures = {pool.submit(run_task, task): paths[task.folder] for task in tasks}
         try:
-            runs = [future.result() for future in as_completed(futures)]
+            for future in as_completed(futures):
+                runs.append(future.result())
+                if (path := futures[future]) is not None:
+                    write_file(path, json.dumps(asdict(runs[-1])), folders=True)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -85,6 +99,24 @@ def _run_all(
     listener.join()
     order = [condition.name for condition in CONDITIONS]
     return sorted(runs, key=lambda run: (run.seed, order.index(run.condition)))
+
+
+def finished(task: Task, bundle: Bundle) -> Path | None:
+    """Where a condition's run under a seed lies once it is finished, named after what it was made of; None where it is
+    not to be kept, or its server's state is asked for and so it has to run."""
+    settings = task.settings
+    if settings.work is None or task.keep is not None:
+        return None
+    of = [bundle.manifest.to_bytes().decode(), settings.source, asdict(settings.shape), settings.habit, settings.subset]
+    digest = sha256(json.dumps(of).encode()).hexdigest()[:8]
+    return Path(settings.work, f"{task.condition.name}-{task.seed}-{digest}.json")
+
+
+def _read(path: Path) -> Run:
+    try:
+        return TypeAdapter(Run).validate_python(json.loads(path.read_text("utf-8")))
+    except (ValueError, ValidationError) as error:
+        raise DataError(f"{path}: not a finished run ({error}); delete it to have it run again") from error
 
 
 def document_of(

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
-from device_sdk.errors import CheckInError, ConfigurationError, StateError
+from device_sdk.errors import CheckInError, ConfigurationError, DataError, StateError
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from server.app import create_app
@@ -24,6 +24,7 @@ from server.lab.simulation.fleet import SimulationSettings, Task, device_setting
 from server.lab.simulation.outcomes import CONDITIONS, Condition
 from server.lab.simulation.population import Shape, gather
 from server.lab.simulation.process import ServerProcess
+from server.lab.simulation.run import finished, simulate
 from server.operators.client import OperatorClient
 from server.settings import ServerSettings
 from tests.architecture.sources import ROOT
@@ -70,6 +71,29 @@ def test_the_json_has_the_form_that_others_read(found: dict[str, Any]) -> None:
     assert found["bytes"]["both"]["up"] > found["bytes"]["marginals"]["up"] > 0
     voices = [set(found["voices"][name]) for name in ("base", "devices", "heldout")]
     assert all(voices) and not voices[1] & voices[2]
+
+
+def test_a_second_simulation_goes_on_from_the_runs_that_are_finished(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is finished is read as it was, only what is missing runs; other habits have files of their own."""
+    settings = SimulationSettings(bundle=str(tiny_bundle.path), shape=SHAPE, work=str(tmp_path / "work"))
+    runs = simulate(settings)[1]
+    kept = sorted((tmp_path / "work").iterdir())
+    assert [path.name.split("-")[0] for path in kept] == sorted(BY_NAME)
+    kept[0].unlink()
+    told: list[str] = []
+    _, others = simulate(settings, lambda what, done, total: told.append(what))
+    for before, after in zip(runs, others, strict=True):
+        assert before.condition == after.condition and (before == after or before.condition == "both")
+    assert told.count("devices") == 3, "an utterance in each round and one of the voice that is held out"
+    assert sorted((tmp_path / "work").iterdir()) == kept
+    people = gather("made", 1, SHAPE, {}, tmp_path / "speech")
+    tasks = [Task(BY_NAME["both"], 1, each, people, tmp_path) for each in (settings, replace(settings, habit=0.0))]
+    assert [finished(task, tiny_bundle) == kept[0] for task in tasks] == [True, False]
+    kept[1].write_text("{")
+    with pytest.raises(DataError, match=f"{kept[1].name}.*delete it"):
+        simulate(settings)
 
 
 def test_a_round_changes_what_the_server_serves(tiny_bundle: Bundle, tmp_path: Path) -> None:
