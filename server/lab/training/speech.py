@@ -48,6 +48,9 @@ hours, not days, makes as many errors on its own voices as on others."""
 
 _UNLISTED = 0.6
 """How often somebody in a command has a made name."""
+_NUMBERS, _TELEPHONE, _KNOWN_DIGITS = 0.65, replace(REAL, band=0.5), 4
+"""How often a string of several words is a number, as people say them; half of these over a telephone. Only of speakers
+of whom that many digits are there: most are known by other words."""
 _CLEAR = replace(
     GENTLE, reverb=0.2, noise=0.5, snr_db=(20.0, 40.0), eq_db=1.5, band=0.0, hum=0.0, edges_seconds=(0.05, 0.15)
 )
@@ -69,12 +72,12 @@ class Mixture:
 
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
     user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
-    are joined to strings of up to eight of one speaker, four in ten stay alone, and take ``joined`` of the real share.
-    noises: recordings of what homes sound like when nobody speaks, float32 [S] each. scenes: rooms and microphones of
-    made utterances. voices: who speaks them; none stands for any voice of the base set, half of the time with an accent
-    of its own. waiting: share of utterances with up to 2.5 s of the room before and after the speech; quiet: share of
-    all that hold none, and no text, so that a model learns to hear nothing in silence and noise. features: what
-    is kept of the sound."""
+    are joined to strings of up to eight of one speaker, most of them numbers, four in ten stay alone, and take
+    ``joined`` of the real share. noises: recordings of what homes sound like when nobody speaks, float32 [S] each.
+    scenes: rooms and microphones of made utterances. voices: who speaks them; none stands for any voice of the base
+    set, half of the time with an accent of its own. waiting: share of utterances with up to 2.5 s of the room before
+    and after the speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing in
+    silence and noise. features: what is kept of the sound."""
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
@@ -142,13 +145,8 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
             words.setdefault(recording.speaker, []).append(recording)
     real = round(count * mixture.recorded) if mixture.recordings else 0
     strings = 0 if not words else real if not phrases else round(real * mixture.joined)
-    examples: list[Example] = []
-    for _ in range(strings):
-        speaker = sorted(words)[generator.integers(len(words))]
-        count_of_words = 1 if generator.random() < 0.4 else int(generator.integers(2, 9))
-        waveform, text = join(words[speaker], count_of_words, generator)
-        waveform = augment(waveform, generator, _waiting(REAL, mixture, generator), mixture.noises)
-        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture))
+    digits = _digits(words)
+    examples = [_string(words, digits, generator, mixture) for _ in range(strings)]
     for recording in _balanced(phrases, real - strings, generator):
         scenes = _waiting(REAL, mixture, generator)
         waveform = augment(trim(recording.waveform, generator), generator, scenes, mixture.noises)
@@ -166,6 +164,33 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator), mixture.noises)
         examples.append(_finish(waveform, text, "made", generator, mixture))
     return examples
+
+
+def _digits(words: Mapping[str, Sequence[Recording]]) -> dict[str, dict[str, list[Recording]]]:
+    """source -> speaker -> digits, of speakers of whom enough are there. words: by speaker."""
+    found: dict[str, dict[str, list[Recording]]] = {}
+    for speaker, those in words.items():
+        own = [recording for recording in those if recording.text in DIGITS]
+        if len({recording.text for recording in own}) >= _KNOWN_DIGITS:
+            found.setdefault(own[0].source, {})[speaker] = own
+    return found
+
+
+def _string(
+    words: Mapping[str, Sequence[Recording]],
+    digits: Mapping[str, Mapping[str, Sequence[Recording]]],
+    generator: np.random.Generator,
+    mixture: Mixture,
+) -> Example:
+    """A word, a string of words or a number of one speaker. words: by speaker; digits: by source, each as likely, and
+    speaker."""
+    count, known, scenes = 1 if generator.random() < 0.4 else int(generator.integers(2, 9)), words, REAL
+    if count > 1 and digits and generator.random() < _NUMBERS:
+        known, scenes = digits[sorted(digits)[generator.integers(len(digits))]], _TELEPHONE
+    own = known[sorted(known)[generator.integers(len(known))]]
+    waveform, text = join(own, count, generator)
+    waveform = augment(waveform, generator, _waiting(scenes, mixture, generator), mixture.noises)
+    return _finish(waveform, text, own[0].source, generator, mixture)
 
 
 def _balanced(recordings: Sequence[Recording], count: int, generator: np.random.Generator) -> list[Recording]:

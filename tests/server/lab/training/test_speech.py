@@ -92,6 +92,22 @@ def test_joined_words_come_one_after_another_and_shares_above_one_are_refused() 
     assert len(text.split()) == 4 and waveform.size >= 4 * 0.3 * 16_000 - 4 and waveform.dtype == np.float32
 
 
+def test_most_strings_of_words_are_numbers_of_speakers_whose_digits_are_known() -> None:
+    """Each source is heard as much, however many speakers it has; a speaker of two digits says no numbers."""
+    few = [Recording(tone(0.1), word, "few", "commands") for word in ("go", "stop", "left", "six", "seven")]
+    many = [
+        Recording(tone(0.1), word, f"{source}-{number}", source)
+        for source, speakers in (("commands", 9), ("fsdd", 1))
+        for number in range(speakers)
+        for word in ("go", "one", "two", "three", "four")
+    ]
+    shard = make_shard(Mixture(recordings=(*few, *many), recorded=1.0), 1, 1, 300)
+    strings = [example for example in shard if " " in example.text]
+    numbers = [example for example in strings if set(example.text.split()) <= {"one", "two", "three", "four"}]
+    assert 150 <= len(strings) <= 210 and 0.6 < len(numbers) / len(strings) < 0.9
+    assert 0.35 < [example.source for example in numbers].count("fsdd") / len(numbers) < 0.65
+
+
 def test_trim_leaves_the_speech_alone() -> None:
     sizes = {trim(tone(1.0, 0.6), np.random.default_rng(seed)).size for seed in range(8)}
     assert len(sizes) > 4 and all((1.0 + 2 * 0.12) * 16_000 - 400 <= size <= 2.2 * 16_000 for size in sizes)
