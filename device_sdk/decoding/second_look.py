@@ -32,10 +32,10 @@ from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
 SPELLING, HEARD = 0.85, 0.5
-TRUST = 10.0
+TRUST = 11.0
 """Nats that any phrase earns where words are said that it comes after: what was heard instead is likely by rote, and
 language models know few names."""
-UNWEIGHED = 4.0
+UNWEIGHED = 5.0
 """Nats less of that where there are no language models: what they have against names, about."""
 CROWD, UNSAID = 2.0, 0.5
 """Nats that it costs for each unit of log N to be one of N phrases, and more where the words before were missed too."""
