@@ -17,13 +17,13 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
 from device_sdk.commands.output import deliver, write_file
 from device_sdk.errors import DataError, IdiolectError
+from server.lab.kept import read_row, write_row
 from server.lab.statistics import in_percent, mean_interval, paired_bootstrap
 from server.web.dashboard.plots import Bar, bars, standalone
 
@@ -95,11 +95,8 @@ def keep(folder: Path, names: Sequence[object], recipe: Any, kind: type[Row], ma
     slug = "-".join("".join(c if c.isalnum() or c == "." else "-" for c in str(name)) for name in names)
     path = folder / f"{slug}-{digest(recipe)}.json"
     if not path.exists():
-        write_file(path, json.dumps(asdict(make())), folders=True)  # type: ignore[call-overload]
-    try:
-        return TypeAdapter(kind).validate_python(json.loads(path.read_text("utf-8")))
-    except (ValueError, ValidationError) as error:
-        raise DataError(f"{path}: not a finished row ({error}); delete it to have it run again") from error
+        write_row(path, make())
+    return read_row(path, kind)
 
 
 def keep_weights(path: Path, make: Callable[[], Weights]) -> dict[str, NDArray[np.float32]]:

@@ -15,13 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import chosen
-from device_sdk.commands.output import write_file
-from device_sdk.errors import DataError
 from server.lab.corpora.roles import card_voices
+from server.lab.kept import read_row, write_row
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
 from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
 from server.lab.simulation.population import Population, gather
@@ -65,7 +62,7 @@ def _run_all(
         for each in reversed(CONDITIONS)  # the longest first, so that no worker ends long after the others
     ]
     paths = {task.folder: finished(task, bundle) for task in tasks}
-    runs = [_read(path) for path in paths.values() if path is not None and path.exists()]
+    runs = [read_row(path, Run) for path in paths.values() if path is not None and path.exists()]
     tasks = [task for task in tasks if (path := paths[task.folder]) is None or not path.exists()]
     voices = [voice for task in tasks for voice in (*task.population.devices, *task.population.heldout)]
     total = sum(len(said) for voice in voices for said in voice.rounds)
@@ -90,7 +87,7 @@ def _run_all(
             for future in as_completed(futures):
                 runs.append(future.result())
                 if (path := futures[future]) is not None:
-                    write_file(path, json.dumps(asdict(runs[-1])), folders=True)
+                    write_row(path, runs[-1])
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -110,13 +107,6 @@ def finished(task: Task, bundle: Bundle) -> Path | None:
     of = [bundle.manifest.to_bytes().decode(), settings.source, asdict(settings.shape), settings.habit, settings.subset]
     digest = sha256(json.dumps(of).encode()).hexdigest()[:8]
     return Path(settings.work, f"{task.condition.name}-{task.seed}-{digest}.json")
-
-
-def _read(path: Path) -> Run:
-    try:
-        return TypeAdapter(Run).validate_python(json.loads(path.read_text("utf-8")))
-    except (ValueError, ValidationError) as error:
-        raise DataError(f"{path}: not a finished run ({error}); delete it to have it run again") from error
 
 
 def document_of(
