@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
+from zlib import crc32
 
 import numpy as np
 import soundfile
@@ -123,7 +124,8 @@ def main(
         for number, said in enumerate(bar.track(sentences(text, count, seed), description="sentences")):
             generator = np.random.default_rng([seed, number])
             person = speakers[generator.integers(len(speakers))]
-            path = out / "audio" / f"{number:05d}.opus"
+            digest = f"{crc32(said.encode()):08x}"  # with another --count a number stands for another sentence
+            path = out / "audio" / f"{number:05d}-{digest}.opus"
             if not path.exists():
                 waveform, rate = speak(said, person, generator)
                 waveform = soxr.resample(waveform, rate * person.pitch, SAMPLE_RATE).astype(np.float32)
