@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.commands.output import write_file
 from device_sdk.errors import DataError
 from device_sdk.features import logmel
 from device_sdk.learning.delta import difference, secret_gaussian
@@ -35,6 +34,7 @@ from device_sdk.wire.delta_codec import parts
 from device_sdk.wire.messages import Part
 from server.lab.corpora import Corpus
 from server.lab.corpora.utterance import Utterance
+from server.lab.kept import read_row, write_row
 from server.lab.statistics import mean_interval
 from server.privacy.calibration import Wish, quick_noise, smallest_population
 from server.web.dashboard.plots import Line, lines, standalone
@@ -266,6 +266,14 @@ def curve(rows: Sequence[Measured], aim: Aim, users: int, epsilons: Sequence[flo
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """of: what the row was measured of."""
+
+    of: str
+    row: Measured
+
+
 def kept_row(
     folder: Path | None, bundle: Bundle, corpus: Corpus, part: Part, seed: int, sizes: Sizes, aim: Aim
 ) -> Measured:
@@ -275,16 +283,11 @@ def kept_row(
         return measure(bundle, corpus, part, seed, sizes, aim)
     path, of = folder / f"{part}-{seed}.json", json.dumps([bundle.version, corpus.name, asdict(sizes), asdict(aim)])
     if not path.exists():
-        row = measure(bundle, corpus, part, seed, sizes, aim)
-        write_file(path, json.dumps({"of": of, "row": asdict(row)}) + "\n", folders=True)
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        row = Measured(**found["row"] | {"noised": tuple(found["row"]["noised"])})
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: found {error}, expected a finished row; delete it") from error
-    if found.get("of") != of:
-        raise DataError(f"{path}: found a row of {found.get('of')}, expected one of {of}; give another --folder")
-    return row
+        write_row(path, _Kept(of, measure(bundle, corpus, part, seed, sizes, aim)))
+    found = read_row(path, _Kept)
+    if found.of != of:
+        raise DataError(f"{path}: found a row of {found.of}, expected one of {of}; give another --folder")
+    return found.row
 
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
