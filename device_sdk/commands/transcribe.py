@@ -285,33 +285,41 @@ def _several_files(
     options = replace(options, block_seconds=workers.FILE_BLOCK)
     recognizer = workers.open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
-    good, hidden = True, not errors.is_terminal
+    good, done, hidden = True, 0, not errors.is_terminal
     kinds = progress.BarColumn, progress.MofNCompleteColumn, progress.TimeElapsedColumn, progress.TimeRemainingColumn
     shown: dict[str, Any] = {"transient": True, "disable": hidden, "redirect_stdout": sys.stdout.isatty()}
     bar = progress.Progress(progress.TextColumn("files"), *(each() for each in kinds), console=errors, **shown)
     with showing.file() as out, bar:
         task = bar.add_task("files", total=len(paths))
-        for path, heard in _in_order(recognizer, options, paths, failed, jobs):
-            if isinstance(heard, AudioError):
-                entry, good = _failure(path, heard), False
-            else:
-                entry = showing.entry(path, heard)
-            line = json.dumps({"bundle": version, **entry}, ensure_ascii=False)
-            if out is not None:
-                out.write(line + "\n")
-            if showing.as_json:
-                print(line, flush=True)
-            elif isinstance(heard, AudioError):
-                pass
-            elif showing.tables:
-                for result in heard.results:
-                    showing.tell(console, str(path), result)
-            elif showing.with_ids:
-                for result in heard.results:
-                    print(showing.line(str(path), result), flush=True)
-            else:
-                print(f"{path}: {showing.text(heard)}", flush=True)
-            bar.advance(task)
+        try:
+            for path, heard in _in_order(recognizer, options, paths, failed, jobs):
+                if isinstance(heard, AudioError):
+                    entry, good = _failure(path, heard), False
+                else:
+                    entry = showing.entry(path, heard)
+                line = json.dumps({"bundle": version, **entry}, ensure_ascii=False)
+                if out is not None:
+                    out.write(line + "\n")
+                if showing.as_json:
+                    print(line, flush=True)
+                elif isinstance(heard, AudioError):
+                    pass
+                elif showing.tables:
+                    for result in heard.results:
+                        showing.tell(console, str(path), result)
+                elif showing.with_ids:
+                    for result in heard.results:
+                        print(showing.line(str(path), result), flush=True)
+                else:
+                    print(f"{path}: {showing.text(heard)}", flush=True)
+                bar.advance(task)
+                done += 1
+        except KeyboardInterrupt:  # an hour's work may be done
+            if out is None or not done:
+                raise
+    if done < len(paths):
+        print(f"idiolect: interrupted; {showing.output} holds {done} of {len(paths)} files", file=sys.stderr)
+        raise typer.Exit(130)
     return good
 
 
