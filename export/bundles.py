@@ -283,6 +283,45 @@ def refresh(bundle: Bundle, out: str | Path, *, version: str | None = None) -> P
     return rewrite(bundle, out, **({"version": version} if version else {"created": bundle.manifest.created}))
 
 
+def trained(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
+    """Parameters and tokenizer of a bundle, or of the folder of a run. Raises BundleError for what is neither."""
+    if (path / "weights.safetensors").is_file() and not (path / MANIFEST).is_file():
+        source = path / "weights.safetensors"
+        if not (path / "tokenizer.model").is_file():
+            raise BundleError(f"{path}: has weights.safetensors but no tokenizer.model; expected the folder of a run")
+        return weight_files.read(source.read_bytes(), str(source)), (path / "tokenizer.model").read_bytes()
+    bundle = Bundle.open(path)
+    return bundle.weights, bundle.file("tokenizer.model").read_bytes()
+
+
+def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, version: str) -> Path:
+    """Write ``bundle`` with the mean of its weights and of those that were trained further from them, or beside them
+    from the same ones: often better than each. shares: bundle or folder of a run -> its share; the bundle has the rest.
+    Its card no longer has figures, which were of other weights. Raises :class:`BundleError` for weights of other sizes
+    or pieces, :class:`ConfigurationError` for shares that are no shares."""
+    rest = 1.0 - sum(shares.values())
+    if not shares or min(shares.values()) <= 0.0 or rest < -1e-9:
+        given = ", ".join(f"{path}:{share:g}" for path, share in shares.items()) or "none"
+        raise ConfigurationError(f"shares: found {given}; expected each above 0, at most 1 together")
+    total = {name: rest * value.astype(np.float64) for name, value in bundle.weights.items()}
+    for path, share in shares.items():
+        weights, pieces = trained(path)
+        if pieces != bundle.file("tokenizer.model").read_bytes():
+            raise BundleError(f"{path}: has other pieces than {bundle.path}; expected what was trained from it")
+        weight_files.check(bundle.architecture, weights, str(path))
+        total = {name: value + share * weights[name] for name, value in total.items()}
+    card = json.loads(bundle.file("card.json").read_bytes())
+    parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)} | {path.name: shares[path] for path in shares}
+    return rewrite(
+        bundle,
+        out,
+        version=version,
+        weights={name: value.astype(np.float16).astype(np.float32) for name, value in total.items()},  # as runs end
+        card={key: value for key, value in card.items() if key != "figures"},
+        training=dict(bundle.manifest.training) | {"mean": parts},
+    )
+
+
 def _find(folders: Sequence[Path], name: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 

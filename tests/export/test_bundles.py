@@ -9,8 +9,8 @@ import pytest
 
 from device_sdk.bundle import PRESETS, Architecture, Bundle
 from device_sdk.bundle import weights as weight_files
-from device_sdk.errors import BundleError
-from export.bundles import architecture_of, bundle_run, refresh, render, rewrite, write_bundle
+from device_sdk.errors import BundleError, ConfigurationError
+from export.bundles import architecture_of, bundle_run, mean, refresh, render, rewrite, trained, write_bundle
 from rescoring.combination import CombinationWeights
 from tests.tiny import tiny_background, tiny_parts, tiny_tokenizer, tiny_weights, tiny_words
 
@@ -152,6 +152,58 @@ def test_a_run_with_a_bad_file_is_refused(name: str, content: bytes | None, mess
         (run / name).write_bytes(content)
     with pytest.raises(BundleError, match=message):
         bundle_run([run], tmp_path / "out", name="n", version="1", licence="L")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_trained_is_a_bundle_or_a_run(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    weights, pieces = trained(tiny_bundle.path)
+    run = write_run(tmp_path / "run")
+    again, same = trained(run)
+    assert again.keys() == weights.keys() and same == pieces == tiny_bundle.file("tokenizer.model").read_bytes()
+    (run / "tokenizer.model").unlink()
+    with pytest.raises(BundleError, match=r"no tokenizer\.model"):
+        trained(run)
+
+
+def test_a_mean_of_weights_and_all_else_of_the_first(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    more, most = (
+        rewrite(
+            tiny_bundle,
+            tmp_path / name,
+            weights={each: value + np.float32(step) for each, value in tiny_bundle.weights.items()},
+        )
+        for name, step in (("more", 1.0), ("most", 3.0))
+    )
+    made = Bundle.open(mean(tiny_bundle, {more: 0.25, most: 0.5}, tmp_path / "mean", version="8"))
+    for name, value in tiny_bundle.weights.items():
+        np.testing.assert_allclose(made.weights[name], value + 1.75, atol=2e-3)  # half precision
+    assert made.version == "8" and made.words.text() == tiny_bundle.words.text()
+    assert made.manifest.training["mean"] == {f"tiny {tiny_bundle.version}": 0.25, "more": 0.25, "most": 0.5}
+    assert "figures" not in json.loads(made.file("card.json").read_bytes())
+    assert made.manifest.files["weights.safetensors"].size < 3 * tiny_bundle.architecture.parameter_count()
+
+
+@pytest.mark.parametrize("shares", [(), (0.0,), (-0.5,), (0.6, 0.6)])
+def test_shares_of_a_mean_that_are_none(shares: tuple[float, ...], tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with pytest.raises(ConfigurationError, match="expected each above 0, at most 1 together"):
+        mean(tiny_bundle, {tmp_path / str(n): share for n, share in enumerate(shares)}, tmp_path / "out", version="2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.model", b"other", "other pieces"),
+        ("weights.safetensors", weight_files.serialize({"x": np.zeros(2, np.float32)}), "unknown tensor 'x'"),
+        ("weights.safetensors", b"none", "not a readable safetensors"),
+    ],
+)
+def test_a_mean_of_what_does_not_fit_is_refused(
+    name: str, content: bytes, message: str, tmp_path: Path, tiny_bundle: Bundle
+) -> None:
+    run = write_run(tmp_path / "run")
+    (run / name).write_bytes(content)
+    with pytest.raises(BundleError, match=message):
+        mean(tiny_bundle, {run: 0.5}, tmp_path / "out", version="2")
     assert not (tmp_path / "out").exists()
 
 

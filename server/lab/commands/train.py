@@ -61,6 +61,7 @@ def rnnt(
     pieces: Annotated[int | None, typer.Option(help="Pieces of the tokenizer (default: the preset's).")] = None,
     begin: Annotated[Path | None, typer.Option(help="A bundle, or the folder of a run, to go on from.")] = None,
     peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
+    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Of what each layer gives.")] = 0.2,
     seconds: Annotated[float, typer.Option(help="Most audio in a batch, padding included.")] = 140.0,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU where there is one).")] = None,
@@ -80,7 +81,9 @@ def rnnt(
     makers = makers or (1 if place.type == "cpu" else max(1, (os.cpu_count() or 1) - 5))
     batch = max(32, round(seconds * 32 / 140))
     speech: dict[str, Any] = {"shard": shard, "makers": makers, "batch": batch, "seconds": seconds}
-    recipe = Recipe(preset, pieces, seed, budget, peak=peak, threads=threads, **speech)
+    if begin is not None:
+        speech["sparse_share"] = 0.0  # every batch by RNN-T, which has learned the most by now
+    recipe = Recipe(preset, pieces, seed, budget, peak=peak, dropout=dropout, threads=threads, **speech)
     result = run_rnnt(
         recipe,
         out,

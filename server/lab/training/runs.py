@@ -10,6 +10,7 @@ import numpy as np
 
 from device_sdk.errors import DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
+from export.bundles import trained
 from server.lab.corpora import grammar, kind_of, open_corpus
 from server.lab.corpora.made import made_corpus
 from server.lab.corpora.readers import AUDIO_SUFFIXES, load_audio
@@ -19,7 +20,6 @@ from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.speech import Mixture, Recording, record, sentence
-from server.lab.training.start import read_start
 from server.lab.training.trainer import write_atomically
 
 Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
@@ -52,7 +52,7 @@ def run_rnnt(
     if begin is None:
         start, pieces = None, _pieces(recipe, mixture, out)
     else:
-        start, pieces = read_start(begin)
+        start, pieces = trained(begin)
         details |= {"begin": portable(str(begin))}
     words = word_list(grammar.vocabulary(), sentences)
     write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())

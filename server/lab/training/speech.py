@@ -86,7 +86,7 @@ class Mixture:
     )
     sentences_share: float = 0.3
     recorded: float = 0.3
-    joined: float = 0.4
+    joined: float = 0.45
     noises: tuple[Waveform, ...] = ()
     scenes: Ranges = STRONG
     voices: tuple[Voice, ...] = ()

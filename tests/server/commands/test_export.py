@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
+from device_sdk.errors import ConfigurationError
 from server.commands.export import app
 from tests.architecture.sources import ROOT
 
@@ -47,6 +49,16 @@ def test_one_line_for_people(run: Path, tmp_path: Path) -> None:
     done = RUN.invoke(app, ["bundle", str(run), str(tmp_path / "out")])
     assert done.exit_code == 0 and "43,360 parameters" in done.stdout
     assert "Apache-2.0" in Bundle.open(tmp_path / "out").file("LICENSE").read_text()
+
+
+def test_a_mean_of_two(run: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    given = ["mean", str(tiny_bundle.path), str(tmp_path / "out"), "--version", "2", "--add"]
+    done = RUN.invoke(app, [*given, f"{run}:0.5", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["version"] == "2"
+    for name, value in Bundle.open(tmp_path / "out").weights.items():  # of twice the same, in half precision
+        np.testing.assert_allclose(value, tiny_bundle.weights[name], rtol=1e-3, atol=1e-6)
+    wrong = RUN.invoke(app, [*given, str(run)])
+    assert isinstance(wrong.exception, ConfigurationError) and "expected PATH:SHARE" in str(wrong.exception)
 
 
 @pytest.mark.parametrize("version", [None, "5"])
