@@ -5,14 +5,15 @@ https://platform.openai.com/docs/api-reference/audio/createTranscription"""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
@@ -21,7 +22,7 @@ from device_sdk.device import Device
 from device_sdk.formatting import Cue, cues, srt, webvtt, written_form
 from device_sdk.hypothesis import Result, in_stream
 from device_sdk.listen.answers import Json, log_probability, timed
-from device_sdk.listen.gate import Refused, gate, people, person
+from device_sdk.listen.gate import Refused, gate, people, person, received
 from device_sdk.transcripts import spelled
 
 FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
@@ -29,6 +30,7 @@ OWNER = "idiolect"
 MODEL = "idiolect"
 """The model of whoever asks; other models are people."""
 _PROMPT_WORDS = 5
+_FIELDS = 50
 _CHUNK = SAMPLE_RATE
 
 
@@ -45,10 +47,7 @@ def _model(name: str) -> Json:
 
 async def post_transcription(request: Request) -> Response:
     """Fields: file, model, prompt (phrases to expect), response_format, stream, timestamp_granularities[]."""
-    most = gate(request).limits.upload_bytes
-    if int(request.headers.get("content-length", "0") or 0) > most:
-        raise Refused(413, "too_large", f"file: more than {most} bytes", "file")
-    given = await _form(request, most)
+    given = await _form(request, gate(request).limits.upload_bytes)
     content, name, text = given.content, given.name, given.text
     kind = text.get("response_format", "json")
     if kind not in FORMATS:
@@ -76,18 +75,34 @@ class _Form:
     words: bool
 
 
+class _InMemory(MultiPartParser):
+    """Starlette's own writes what is larger than a megabyte to the disk, and this is somebody's voice."""
+
+    spool_max_size = sys.maxsize
+
+
 async def _form(request: Request, most: int) -> _Form:
-    """Raises :class:`Refused`."""
+    """Raises :class:`Refused`. most: bytes of the body."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise Refused(
+            422, "no_file", "file: found none, expected a form (multipart/form-data) with a recording", "file"
+        )
+    content = await received(request, most, f"more than {most} bytes")
+
+    async def once() -> AsyncGenerator[bytes, None]:
+        yield content
+
+    parser = _InMemory(request.headers, once(), max_files=1, max_fields=_FIELDS, max_part_size=most)
     try:
-        async with request.form(max_part_size=most, max_files=1, max_fields=50) as form:
-            given = form.get("file")
-            if not isinstance(given, UploadFile):
-                raise Refused(422, "no_file", "file: found none, expected a recording", "file")
-            text = {name: value for name, value in form.items() if isinstance(value, str)}
-            words = "word" in form.getlist("timestamp_granularities[]")
-            return _Form(await given.read(), (given.filename or "file")[:100], text, words)
-    except HTTPException as error:
-        raise Refused(400, "no_form", f"body: not a form with a file ({error.detail[:100]})") from error
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise Refused(400, "no_form", f"body: not a form with a file ({error.message[:100]})") from error
+    given = form.get("file")
+    if not isinstance(given, UploadFile):
+        raise Refused(422, "no_file", "file: found none, expected a recording", "file")
+    text = {name: value for name, value in form.items() if isinstance(value, str)}
+    words = "word" in form.getlist("timestamp_granularities[]")
+    return _Form(await given.read(), (given.filename or "file")[:100], text, words)
 
 
 def _expected(prompt: str, device: Device) -> list[str]:

@@ -104,6 +104,11 @@ def place_of(uri: str) -> SplitResult:
 class _Client:
     def __init__(self, people: People, gate: Gate, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._people, self._gate, self._reader, self._writer = people, gate, reader, writer
+        match writer.get_extra_info("peername"):
+            case (str(host), *_):
+                self._address = host
+            case _:  # a unix socket, or standard streams
+                self._address = "wyoming"
         self._asked = Transcribe()
         self._chunks: asyncio.Queue[_Samples | None] = asyncio.Queue(_BACKLOG)
         self._hearing: asyncio.Task[None] | None = None
@@ -112,7 +117,7 @@ class _Client:
         try:
             while (event := await self._read()) is not None:
                 try:
-                    self._gate.ask("wyoming") if not AudioChunk.is_type(event.type) else None
+                    self._gate.ask(self._address) if not AudioChunk.is_type(event.type) else None
                     await self._take(event)
                 except IdiolectError as error:
                     await self._fail(error)

@@ -7,16 +7,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import soundfile
 from openai import NotFoundError, OpenAI, UnprocessableEntityError
+from starlette.requests import Request as StarletteRequest
 
 from device_sdk import Bundle, Device
 from device_sdk.formatting import written_form
 from device_sdk.hypothesis import Result
+from device_sdk.listen.openai import _form
 from tests.device_sdk.listen.clients import (
     RATE,
     Messages,
@@ -111,6 +115,32 @@ def test_what_the_file_api_refuses_is_named(server: Server, client: OpenAI) -> N
     for content, status in ((b"x", 400), (b"", 422), (b"--none--", 422)):
         found = httpx.post(f"{server.http}/v1/audio/transcriptions", content=content, headers=headers)
         assert found.status_code == status and found.json()["error"]["message"]
+
+
+def test_a_body_in_chunks_is_no_larger_than_another(server: Server) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=none"}
+    chunks = (bytes(1 << 20) for _ in range(26))
+    found = httpx.post(f"{server.http}/v1/audio/transcriptions", content=chunks, headers=headers)
+    assert found.status_code == 413 and "more than 26214400 bytes" in found.json()["error"]["message"]
+
+
+def test_a_recording_is_never_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its size: forms are usually spooled to a temporary file beyond a megabyte."""
+
+    def never(_: object) -> None:
+        raise AssertionError("a recording went to the disk")
+
+    monkeypatch.setattr(SpooledTemporaryFile, "rollover", never)
+    recording = np.random.default_rng(0).bytes(3 << 20)
+    asked = httpx.Request("POST", "http://x", files={"file": ("a.wav", recording)}, data={"model": "idiolect"})
+    content = asked.read()
+    scope = {"type": "http", "method": "POST", "headers": [(k.lower(), v) for k, v in asked.headers.raw]}
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    form = asyncio.run(_form(StarletteRequest(scope, receive), 25 << 20))
+    assert form.content == recording and form.name == "a.wav" and form.text == {"model": "idiolect"}
 
 
 def _corrected(http: str, person: str, given: dict[str, Any]) -> httpx.Response:
