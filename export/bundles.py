@@ -150,7 +150,8 @@ def render(name: str, version: str, card: Mapping[str, Any]) -> str:
 
 
 def _title(key: str) -> str:
-    return key.replace("_", " ").capitalize()
+    title = key.replace("_", " ")
+    return title[:1].upper() + title[1:]
 
 
 def _lines(value: Any, indent: int = 0) -> list[str]:

@@ -157,7 +157,7 @@ function showMe(me) {
   }));
   const sends = me.consent.marginals;
   at("next-text").textContent = sends
-    ? `These counts go next, each made uncertain by noise first; ${me.waiting} reports wait.`
+    ? `This server sends nothing. An app that reports for you from here would draw on these counts; ${me.waiting} reports wait.`
     : "You have not agreed to send word counts: none is sent. This is what would be.";
   at("next").querySelector("tbody").replaceChildren(...me.pending.map(([word, count]) =>
     make("tr", {}, make("td", { textContent: word }), make("td", { className: "number", textContent: count.toFixed(1) }))));
