@@ -353,7 +353,7 @@ def _places(
     hypotheses: Sequence[Hypothesis], wanted: Sought, tokenizer: Tokenizer, frame_seconds: float
 ) -> Iterator[_Place]:
     """In every text that goes before a phrase once, in the best hypothesis that begins with it; and in the best one
-    wherever a phrase and the words before it may have been missed."""
+    wherever a phrase and the words before it may have been missed, which where these begin they were not."""
     lengths, seen = {len(words) for words in wanted.after}, set[Tokens]()
     for number, each in enumerate(hypotheses):
         tokens, count = each.tokens, len(each.words)
@@ -371,6 +371,8 @@ def _places(
                 spots += ((first, last, start, stop, wanted.phrases, CROWD) for last in lasts)
         if number == 0 and count <= SHORT and wanted.crowd <= math.log(FEW):
             for first in range(count):
+                if any(words[first : first + length] in wanted.after for length in lengths):
+                    continue  # they were heard; put there once more, a phrase would only push in between
                 lasts = range(first + 1, min(first + CARRIED, count) + 1)
                 spots += ((first, last, 0, count, wanted.carriers, CROWD + UNSAID) for last in lasts)
         for first, last, start, stop, tree, cost in spots:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from device_sdk.errors import LearningError
 from device_sdk.learning.learner import Outcome, Student
 from device_sdk.learning.memory import Example
+from device_sdk.peak_memory import peak_bytes
 
 _COMMIT_EVERY = 8
 
@@ -117,17 +117,9 @@ def learn(
     loss, norm, cost = (math.fsum(values) / len(values) if values else math.nan for values in (losses, norms, served))
     seconds, why = time.monotonic() - begin, None if fallen is None else fallen[1]
     counts = utterances, taken, dict(skipped)
-    return LearningReport(*counts, loss, norm, cost, reason, seconds, _peak_bytes(), rehearsed, shortened, why)
+    return LearningReport(*counts, loss, norm, cost, reason, seconds, peak_bytes(), rehearsed, shortened, why)
 
 
 def not_started(why: str) -> LearningReport:
     """The report where nothing was done."""
-    return LearningReport(0, 0, {}, math.nan, math.nan, math.nan, why, 0.0, _peak_bytes())
-
-
-def _peak_bytes() -> int:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return LearningReport(0, 0, {}, math.nan, math.nan, math.nan, why, 0.0, peak_bytes())

@@ -27,6 +27,8 @@ NAMED_AFTER = (
     *("meeting with", "lunch with", "dinner with", "chat with", "talk with", "speak with"),
 )
 """After these, names are looked for once more: English, as people tell machines whom to reach."""
+SOMEBODY = "contact"
+"""The kind of a phrase that is a person's name though all of its words are on the public list."""
 MOST = 1000
 """Words that are expected at a time, the most surprising first."""
 
@@ -42,7 +44,8 @@ def expecting(
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
     phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
     which is there because it was confirmed; 0 for none. Phrases of the vocabulary are looked for once more where names
-    are said. In the search they earn what hotwords do, and :data:`PROVEN` more once the user confirmed them; with
+    are said, if they may be names: contacts, and words outside the public list. A room or a lamp there would take the
+    place of what people do call. In the search they earn what hotwords do, and :data:`PROVEN` more once the user confirmed them; with
     words outside the public list, no spelling and no confirmation nothing: a thousand such names push other words out
     of the beam, and what they earn brings none of them in. before: what was expected last, whose automaton stays
     where the phrases are the same."""
@@ -53,9 +56,10 @@ def expecting(
         spellings = tuple(each for each in entry.spellings if each not in taken and letters.issuperset(each))
         if entry.phrase not in taken and letters.issuperset(entry.phrase):
             proven = times(entry.phrase, confirmed) > 0
-            likely = proven or spellings or all(word in bundle.words for word in entry.phrase.split())
+            listed = all(word in bundle.words for word in entry.phrase.split())
+            likely, named = proven or spellings or listed, entry.kind == SOMEBODY or not listed
             earned = (DEFAULT_BOOST if likely else 0.0) + (PROVEN if proven else 0.0)
-            phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER))
+            phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER if named else ()))
             taken.update((entry.phrase, *spellings))
     if boost:
         phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]

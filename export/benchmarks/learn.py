@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.benchmarks import Figure, alternate
-from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.bundle.architecture import PRESETS, Subset, frozen_file, frozen_part, training_file
+from device_sdk.peak_memory import peak_bytes
 
 RATE = np.float32(1e-3)
 
@@ -216,9 +216,9 @@ def measure_here(side: str, case: Case, folder: Path) -> dict[str, float]:
     given = problem(case)
     if side == "executorch":
         import torch  # noqa: F401  (its bindings' alone: loaded before the memory is looked at)
-    before = peak_megabytes()
+    before = peak_bytes() / 2**20
     spent = alternate({side: SIDES[side](given, case, folder)}, case.steps)[side]
-    return {"milliseconds": 1e3 * spent, "megabytes": peak_megabytes(), "added": peak_megabytes() - before}
+    return {"milliseconds": 1e3 * spent, "megabytes": peak_bytes() / 2**20, "added": peak_bytes() / 2**20 - before}
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ import onnx
 from numpy.typing import NDArray
 
 from device_sdk.benchmarks import Figure, alternate
-from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import FORWARD_FILE, Subset, factor_names, trainable
 from device_sdk.bundle.streaming import StatelessPredictor, StreamingArchitecture, subsets_of
 from device_sdk.learning.step import factorize
+from device_sdk.peak_memory import peak_bytes
 
 RANK, TURNS, STEPS = 4, 3, 2
 SECONDS, LONG = 20, 60
@@ -219,7 +219,7 @@ SIDES = {"onnxruntime": onnxruntime_step, "torch": torch_step, "alone": alone_st
 def _measure_here(case: Case, path: Path) -> dict[str, float]:
     step = SIDES[case.side](Bundle.open(path), case)
     spent = alternate({case.side: step}, STEPS if case.seconds == SECONDS else 1)[case.side]
-    return {"milliseconds": 1e3 * spent, "megabytes": peak_megabytes()}
+    return {"milliseconds": 1e3 * spent, "megabytes": peak_bytes() / 2**20}
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ import numpy
 partial = session.feed(numpy.fromfile(sys.argv[1], numpy.float32))
 clock, processor = time.perf_counter() - begin, time.process_time() - before
 import json
-from device_sdk.benchmarks.memory import peak_megabytes
-print(json.dumps([clock, processor, peak_megabytes()]))"""
+from device_sdk.peak_memory import peak_bytes
+print(json.dumps([clock, processor, peak_bytes() / 2**20]))"""
 
 
 def benchmark() -> list[Figure]:

@@ -79,15 +79,15 @@ def rollout(
     patience: Annotated[float | None, typer.Option(help="Seconds after which a device counts as lost.")] = None,
     minimum: Annotated[int | None, typer.Option(help="Devices of either arm before anything is decided.")] = None,
     doubt: Annotated[float | None, typer.Option(help="Of taking a harmless model back.")] = None,
-    automatic: Annotated[bool, typer.Option(help="Promote it when its time is over.")] = True,
+    automatic: Annotated[
+        bool | None, typer.Option("--automatic/--no-automatic", help="Promote it when its time is over.")
+    ] = None,
     note: Annotated[str, typer.Option(help="Why.")] = "",
 ) -> Answer:
     """Give a model to a share of the devices first, or show how those that have it do."""
     if version is not None:
         given = {"share": share, "seconds": seconds, "patience": patience, "minimum": minimum, "doubt": doubt}
-        settings = {name: value for name, value in given.items() if value is not None}
-        if settings or not automatic:
-            settings["automatic"] = automatic
+        settings = {name: value for name, value in (given | {"automatic": automatic}).items() if value is not None}
         begun = client.post("rollout", json={"version": version, "note": note, "settings": settings or None})
         return begun, line(f"model {version} goes to {100 * begun['settings']['share']:g} % of the devices")
     found = client.rollouts()

@@ -102,8 +102,8 @@ class OperatorClient:
     def begin_rollout(
         self, version: str, settings: RolloutSettings | None = None, *, note: str = ""
     ) -> messages.Rollout:
-        """Have some of the devices get a registered model first. settings: None for the server's own."""
-        wanted = None if settings is None else settings.model_dump(mode="json")
+        """Have some of the devices get a registered model first. settings: those not given are the server's own."""
+        wanted = None if settings is None else settings.model_dump(mode="json", exclude_unset=True)
         return self._do(messages.Rollout, "rollout", json={"version": version, "settings": wanted, "note": note})
 
     def promote_rollout(self, *, note: str = "", force: bool = False) -> messages.Rollout:

@@ -36,7 +36,8 @@ class MarginalPush(Request):
 
 
 class RolloutRequest(Request):
-    """A registered model that some of the devices are to get first. settings: None for the server's own."""
+    """A registered model that some of the devices are to get first. settings: those that are not given are the server's
+    own."""
 
     version: Identifier
     settings: RolloutSettings | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.benchmarks import Figure
-from device_sdk.benchmarks.memory import peak_megabytes
+from device_sdk.peak_memory import peak_bytes
 from server.aggregation import deltas
 from server.lab.benchmarks.children import run_child, run_peers
 
@@ -48,7 +48,7 @@ def measure() -> dict[str, float]:
     shapes = dict.fromkeys(names, (VALUES // LAYERS,))
     weights = [1.0 + number % 7 for number in range(UPDATES)]
     target, copies = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}, []
-    before = peak_megabytes()
+    before = peak_bytes() / 2**20
     spent, state = 0.0, deltas.init(shapes)
     for number, weight in enumerate(weights):
         update = _update(number % DISTINCT, names)
@@ -63,7 +63,7 @@ def measure() -> dict[str, float]:
     begin = process_time()
     mean = deltas.finish(state)
     spent += process_time() - begin
-    found = {"add": spent / UPDATES, "copy": median(copies), "before": before, "peak": peak_megabytes()}
+    found = {"add": spent / UPDATES, "copy": median(copies), "before": before, "peak": peak_bytes() / 2**20}
     return found | {"error": _error(mean, names, weights)}
 
 

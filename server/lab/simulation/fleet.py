@@ -6,9 +6,7 @@ device what the app saw, learn; then the server opens a round, each device repor
 After the last, held-out voices are recognized with what the server published and nothing personal."""
 
 import math
-import resource
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +27,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signal, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learning.settings import LearningSettings, StepSettings
+from device_sdk.peak_memory import peak_bytes
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.bounds import OfferBounds
@@ -149,8 +148,7 @@ def run_task(task: Task) -> Run:
         outcomes += listen(recognizer, voice, lexicon)
     for stream, entry in epsilon.items():
         entry["per_round"] = spent[stream]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Run(condition.name, task.seed, tuple(outcomes), tuple(traffic), epsilon, memory)
+    return Run(condition.name, task.seed, tuple(outcomes), tuple(traffic), epsilon, peak_bytes())
 
 
 @contextmanager

@@ -221,7 +221,8 @@ def post_rollout(request: Request, body: Small) -> Response:
     server, wanted = service(request), parse(messages.RolloutRequest, body)
     with acting(request, "rollout.begin", wanted.version, wanted.note) as (connection, by, now):
         check_present(server.blobs, model_registry.find_model(connection, wanted.version))
-        settings = wanted.settings or server.settings.rollout or RolloutSettings()
+        given = {} if wanted.settings is None else wanted.settings.model_dump(exclude_unset=True)
+        settings = (server.settings.rollout or RolloutSettings()).model_copy(update=given)
         conduct.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
         return plain(conduct.view(connection, conduct.require_running(connection), now), 201)
 

@@ -71,7 +71,7 @@ def enumerated(
     hypotheses: list[Hypothesis], encoded: Float, transducer: Transducer, bundle: Bundle
 ) -> dict[str, float]:
     """text -> its best score, of every phrase in every place, and in the first text of every phrase with words before
-    it: whole texts, one after the other."""
+    it, but where these stand already: whole texts, one after the other."""
     found: dict[str, float] = {}
     encode = bundle.tokenizer.encode
     for each, (number, words) in zip(hypotheses, enumerate(each.text.split() for each in hypotheses), strict=True):
@@ -81,7 +81,8 @@ def enumerated(
             follows = words[first - 1 : first] == ["call"] or words[max(first - 2, 0) : first] == ["talk", "to"]
             if follows and (first < last <= first + 3 or first == last == count):
                 cases.append((first, last, (), CROWD))
-            if number == 0 and first < last <= first + 5:
+            said_there = words[first : first + 1] == ["call"] or words[first : first + 2] == ["talk", "to"]
+            if number == 0 and first < last <= first + 5 and not said_there:
                 cases += [(first, last, tuple(carrier.split()), CROWD + UNSAID) for carrier in AFTER]
         for (first, last, carrier, cost), name in product(cases, NAMES):
             said = (*words[:first], *carrier)

@@ -14,6 +14,7 @@ from sqlalchemy import insert
 
 from device_sdk.wire.rollout import arm_of, place
 from server.aggregation.weights_file import dump_weights
+from server.operators.client import OperatorClient
 from server.plans.round import RolloutSettings, RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
@@ -29,7 +30,8 @@ from server.signing.repository import published_files
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import devices
-from tests.server.parties import HEADERS, Operator, Party, initial, refusal, serving, until, weights_of
+from tests.server.conftest import InProcess
+from tests.server.parties import HEADERS, OPERATOR, Operator, Party, initial, refusal, serving, until, weights_of
 from tests.server.rounds.test_sampling import DELTA, NOISED
 
 QUICK = {"share": 0.5, "minimum": 4, "patience": 1000.0, "seconds": 1500.0, "doubt": 0.2}
@@ -183,6 +185,15 @@ def test_a_device_is_where_it_is() -> None:
     assert abs(places.mean(axis=0) - 0.5).max() < 0.02 and abs(np.corrcoef(places.T)[0, 1]) < 0.05
     arms = [arm_of(f"{number:032x}", "a", 0.1) for number in range(4000)]
     assert 320 < arms.count("rollout") < 480 and 320 < arms.count("control") < 480
+
+
+def test_what_a_rollout_is_not_told_is_the_servers_own(tmp_path: Path) -> None:
+    own = RolloutSettings(share=0.3, patience=7 * 86_400.0, minimum=9)
+    with staged(tmp_path, rollout=own) as scene:
+        client = OperatorClient("http://testserver", OPERATOR, transport=InProcess(scene.http))
+        client.push_model("v2", dump_weights(initial(seed=2).weights), published=False)
+        begun = client.begin_rollout("v2", RolloutSettings(minimum=5, automatic=False))
+        assert begun.settings == {**own.model_dump(mode="json"), "minimum": 5, "automatic": False}
 
 
 def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
