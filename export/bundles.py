@@ -7,9 +7,11 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from device_sdk.bundle import second_moments as second_moment_files
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
-from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest, parse
 from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
@@ -55,16 +57,16 @@ def write_bundle(
 ) -> Path:
     """Write a bundle, then open it as a device would.
 
-    out: a folder, or a file ending in ``.zip``; a bundle that stands there is replaced in one step. weights: every
-    parameter and constant of the architecture, float32, LSTMs in ONNX layout. background: [n] float64 over ``words``,
-    positive, sums to 1. models: contents of language models and n-grams by the names of their files. card: see
-    :func:`render`. second_moments: how large gradients usually are, see :mod:`device_sdk.bundle.second_moments`.
-    training: how the weights came about, JSON values. graphs: of a streaming architecture; an LSTM's are built.
-    created: UTC, ISO 8601; now where ``None``. Returns ``out``. Raises :class:`BundleError` for weights or files that a
-    device would refuse, or where ``out`` is something else than a bundle; what stood there is then untouched."""
+    out: a folder, or a file ending in ``.zip``; a bundle that stands there, even a damaged one, or an empty folder is
+    replaced in one step. weights: every parameter and constant of the architecture, float32, LSTMs in ONNX layout.
+    background: [n] float64 over ``words``, positive, sums to 1. models: contents of language models and n-grams by the
+    names of their files. card: see :func:`render`. second_moments: how large gradients usually are, see
+    :mod:`device_sdk.bundle.second_moments`. training: how the weights came about, JSON values. graphs: of a streaming
+    architecture; an LSTM's are built. created: UTC, ISO 8601; now where ``None``. Returns ``out``. Raises
+    :class:`BundleError` for weights or files that a device would refuse, or where ``out`` is something else than a
+    bundle, or a bundle with files that its manifest does not name; what stood there is then untouched."""
     target = Path(out)
-    if target.exists() and not _is_bundle(target):
-        raise BundleError(f"{target}: exists and is no bundle; choose another path or remove it")
+    _check_replaceable(target)
     weight_files.check(architecture, weights, "weights to export")
     files: dict[str, bytes] = {
         **(build_graphs(architecture) if isinstance(architecture, Architecture) else graphs or {}),
@@ -96,14 +98,46 @@ def write_bundle(
     return target
 
 
-def _is_bundle(path: Path) -> bool:
-    if path.is_dir():
-        return (path / MANIFEST).is_file() or not any(path.iterdir())
-    return zipfile.is_zipfile(path)
+def _check_replaceable(target: Path) -> None:
+    """Raise :class:`BundleError` where writing would delete something else than a bundle, or cannot succeed."""
+    if target.is_dir():
+        here = Path.cwd()
+        if target.resolve() in (here, *here.parents):
+            raise BundleError(f"{target}: is the folder that this process stands in, or above it; name another folder")
+        if target.suffix == ".zip":
+            raise BundleError(f"{target}: is a folder, expected a file for a zip; choose another path or remove it")
+        if not any(target.iterdir()):
+            return
+    if target.exists() and (reason := _why_no_bundle(target)) is not None:
+        raise BundleError(f"{target}: exists and is no bundle ({reason}); choose another path or remove it")
+
+
+def _why_no_bundle(path: Path) -> str | None:
+    """What shows that this folder or file holds more or else than a bundle; None for a bundle, however damaged.
+    The manifest comes first: only a folder that has one is searched, since others may be as large as a disk."""
+    held: Iterable[str]
+    try:
+        if path.is_dir():
+            content = (path / MANIFEST).read_bytes() if (path / MANIFEST).is_file() else None
+            files = (each for each in path.rglob("*") if each.is_symlink() or not each.is_dir())
+            held = (each.relative_to(path).as_posix() for each in files)
+        else:
+            with zipfile.ZipFile(path) as archive:
+                held = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+                content = archive.read(MANIFEST) if MANIFEST in held else None
+        if content is None:
+            first = next(iter(held), None)
+            return f"no {MANIFEST}" + (f", but {first!r}" if first else "")
+        named = {MANIFEST, *parse(content, MANIFEST).files}
+        other = min((name for name in held if name not in named), default=None)
+    except (BundleError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        return str(error)
+    return None if other is None else f"its manifest does not name {other!r}"
 
 
 def _write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    old = workshop / "old"
     try:
         fresh = workshop / "new"
         for name, content in files.items():
@@ -112,9 +146,11 @@ def _write_folder(target: Path, files: Mapping[str, bytes]) -> None:
             path.write_bytes(content)
         Bundle.open(fresh)
         if target.exists():
-            target.rename(workshop / "old")
+            target.rename(old)
         fresh.rename(target)
     finally:
+        if os.path.lexists(old) and not os.path.lexists(target):  # stopped between the two
+            old.rename(target)  # where even this fails, the workshop stays, and the old bundle in it
         shutil.rmtree(workshop, ignore_errors=True)
 
 
@@ -129,6 +165,9 @@ def _write_zip(target: Path, files: Mapping[str, bytes]) -> None:
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
         Bundle.open(fresh)
+        umask = os.umask(0)
+        os.umask(umask)
+        fresh.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask)  # mkstemp's is for one user
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
@@ -298,10 +337,11 @@ def trained(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
 def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, version: str) -> Path:
     """Write ``bundle`` with the mean of its weights and of those that were trained further from them, or beside them
     from the same ones: often better than each. shares: bundle or folder of a run -> its share; the bundle has the rest.
-    Its card no longer has figures, which were of other weights. Raises :class:`BundleError` for weights of other sizes
-    or pieces, :class:`ConfigurationError` for shares that are no shares."""
+    Its card no longer has figures, which were of other weights; its manifest names the parts by the last names of their
+    paths, numbered where several have the same. Raises :class:`BundleError` for weights of other sizes or pieces,
+    :class:`ConfigurationError` for shares that are no shares."""
     rest = 1.0 - sum(shares.values())
-    if not shares or min(shares.values()) <= 0.0 or rest < -1e-9:
+    if not shares or not all(share > 0.0 for share in shares.values()) or rest < -1e-9:
         given = ", ".join(f"{path}:{share:g}" for path, share in shares.items()) or "none"
         raise ConfigurationError(f"shares: found {given}; expected each above 0, at most 1 together")
     total = {name: rest * value.astype(np.float64) for name, value in bundle.weights.items()}
@@ -312,15 +352,29 @@ def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, versi
         weight_files.check(bundle.architecture, weights, str(path))
         total = {name: value + share * weights[name] for name, value in total.items()}
     card = json.loads(bundle.file("card.json").read_bytes())
-    parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)} | {path.name: shares[path] for path in shares}
+    parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)}
+    for path, share in shares.items():
+        parts[_free(path.name, parts)] = share
     return rewrite(
         bundle,
         out,
         version=version,
-        weights={name: value.astype(np.float16).astype(np.float32) for name, value in total.items()},  # as runs end
+        weights={name: _rounded(value) for name, value in total.items()},
         card={key: value for key, value in card.items() if key != "figures"},
         training=dict(bundle.manifest.training) | {"mean": parts},
     )
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where it is taken."""
+    return name if name not in taken else next(each for n in count(2) if (each := f"{name} {n}") not in taken)
+
+
+def _rounded(value: NDArray[np.float64]) -> NDArray[np.float32]:
+    """To half precision, as runs end; to single precision where half has no room for a value."""
+    with np.errstate(over="ignore"):
+        half = value.astype(np.float16)
+    return np.asarray(half if np.isfinite(half).all() else value, np.float32)
 
 
 def _find(folders: Sequence[Path], name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
@@ -80,8 +81,9 @@ def _decoded(source: str | Path | bytes | bytearray, name: str | None = None) ->
             raise AudioError(f"{name}: {'is a folder' if file.is_dir() else 'no such file'}, expected an audio file")
     else:
         raise AudioError(f"audio: found {type(source).__name__}, expected a numpy array, a path or the bytes of a file")
+    readable = os.fsencode(file) if isinstance(file, Path) and os.name == "posix" else file  # names need not be UTF-8
     try:
-        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
+        samples, rate = soundfile.read(readable, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, TypeError, ValueError, MemoryError) as error:
         # TypeError: .raw, which has no header. ValueError, MemoryError: a header that claims more than can be.
         if _is_aac(file):

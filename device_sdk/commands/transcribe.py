@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands import workers
-from device_sdk.commands.output import check_writable, written_whole
+from device_sdk.commands.output import check_writable, write_file, written_whole
 from device_sdk.commands.state import KEY_HELP, open_device
 from device_sdk.commands.workers import Heard, Options
 from device_sdk.errors import AudioError, ConfigurationError
@@ -123,6 +123,7 @@ def command(
         _stream(options, showing, mic, microphone, form, chunk)
         return
     paths, failed = _listed(given)
+    _check_spared(output, paths)
     if len(given) == 1 and not Path(given[0]).is_dir():
         good = _one_file(options, showing, paths[0], chunk)
     else:
@@ -183,7 +184,7 @@ class _Showing:
 
     def entry(self, path: Path, heard: Heard) -> dict[str, Any]:
         """A file as JSON values."""
-        entry = {"file": str(path), "seconds": round(heard.seconds, 4), "text": heard.text}
+        entry = {"file": _shown(path), "seconds": round(heard.seconds, 4), "text": heard.text}
         if self.format_text:
             entry["formatted"] = self.text(heard)
         return {**entry, "utterances": [self.utterance(result) for result in heard.results]}
@@ -222,6 +223,21 @@ class _Showing:
     def file(self) -> AbstractContextManager[IO[str] | None]:
         """The file that JSON or subtitles are written to."""
         return nullcontext() if self.output is None else written_whole(self.output)
+
+
+def _check_spared(output: Path | None, paths: Iterable[Path]) -> None:
+    """Raises ConfigurationError where results would take the place of a recording."""
+    from device_sdk.audio import AUDIO_SUFFIXES
+
+    if output is None or not output.is_file():
+        return
+    if output.suffix.lower() in AUDIO_SUFFIXES or any(path.is_file() and path.samefile(output) for path in paths):
+        raise ConfigurationError(f"--output: {output} is a recording; expected the name of another file for the JSON")
+
+
+def _shown(path: Path) -> str:
+    """A path as it can be printed: a name need not be UTF-8."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _listed(given: Sequence[str]) -> tuple[list[Path], dict[Path, AudioError]]:
@@ -267,9 +283,9 @@ def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> 
             print(f"{path}: nothing was said in {heard.seconds:.2f} s", file=sys.stderr)
         for result in heard.results:
             if len(heard.results) == 1:
-                print_result(console, showing.heading(str(path), result), result, showing.format_text)
+                print_result(console, showing.heading(_shown(path), result), result, showing.format_text)
             else:
-                showing.tell(console, str(path), result)
+                showing.tell(console, _shown(path), result)
     return heard is not None
 
 
@@ -281,45 +297,49 @@ def _several_files(
     from rich.console import Console
 
     if showing.subtitles:
-        raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
+        raise ConfigurationError(f"--{showing.subtitles}: found a folder or several files, expected one file")
     options = replace(options, block_seconds=workers.FILE_BLOCK)
     recognizer = workers.open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
-    good, done, hidden = True, 0, not errors.is_terminal
+    good, hidden = True, not errors.is_terminal
     kinds = progress.BarColumn, progress.MofNCompleteColumn, progress.TimeElapsedColumn, progress.TimeRemainingColumn
     shown: dict[str, Any] = {"transient": True, "disable": hidden, "redirect_stdout": sys.stdout.isatty()}
     bar = progress.Progress(progress.TextColumn("files"), *(each() for each in kinds), console=errors, **shown)
-    with showing.file() as out, bar:
-        task = bar.add_task("files", total=len(paths))
-        try:
+    kept: list[str] = []
+    try:
+        with showing.file() as out, bar:
+            task = bar.add_task("files", total=len(paths))
             for path, heard in _in_order(recognizer, options, paths, failed, jobs):
+                name = _shown(path)
                 if isinstance(heard, AudioError):
                     entry, good = _failure(path, heard), False
                 else:
                     entry = showing.entry(path, heard)
                 line = json.dumps({"bundle": version, **entry}, ensure_ascii=False)
+                kept.append(line + "\n")
                 if out is not None:
-                    out.write(line + "\n")
+                    out.write(kept[-1])
                 if showing.as_json:
                     print(line, flush=True)
                 elif isinstance(heard, AudioError):
                     pass
                 elif showing.tables:
                     for result in heard.results:
-                        showing.tell(console, str(path), result)
+                        showing.tell(console, name, result)
                 elif showing.with_ids:
                     for result in heard.results:
-                        print(showing.line(str(path), result), flush=True)
+                        print(showing.line(name, result), flush=True)
                 else:
-                    print(f"{path}: {showing.text(heard)}", flush=True)
+                    print(f"{name}: {showing.text(heard)}", flush=True)
                 bar.advance(task)
-                done += 1
-        except KeyboardInterrupt:  # an hour's work may be done
-            if out is None or not done:
-                raise
-    if done < len(paths):
-        print(f"idiolect: interrupted; {showing.output} holds {done} of {len(paths)} files", file=sys.stderr)
-        raise typer.Exit(130)
+    except KeyboardInterrupt:  # an hour's work may be done; what was there before stays
+        place = showing.output
+        if place is None or not kept or (place.exists() and not place.is_file()):
+            raise
+        place = place.with_name(f"{place.name}.part") if place.exists() else place
+        write_file(place, "".join(kept))
+        print(f"idiolect: interrupted; {place} holds {len(kept)} of {len(paths)} files", file=sys.stderr)
+        raise typer.Exit(130) from None
     return good
 
 
@@ -386,4 +406,4 @@ def _stream(
 
 def _failure(path: Path, error: AudioError) -> dict[str, Any]:
     print(f"idiolect: AudioError: {error}", file=sys.stderr)
-    return {"file": str(path), "error": str(error)}
+    return {"file": _shown(path), "error": str(error).replace(str(path), _shown(path))}

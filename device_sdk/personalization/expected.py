@@ -45,10 +45,10 @@ def expecting(
     phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
     which is there because it was confirmed; 0 for none. Phrases of the vocabulary are looked for once more where names
     are said, if they may be names: contacts, and words outside the public list. A room or a lamp there would take the
-    place of what people do call. In the search they earn what hotwords do, and :data:`PROVEN` more once the user confirmed them; with
-    words outside the public list, no spelling and no confirmation nothing: a thousand such names push other words out
-    of the beam, and what they earn brings none of them in. before: what was expected last, whose automaton stays
-    where the phrases are the same."""
+    place of what people do call. In the search they earn what hotwords do, and :data:`PROVEN` more once the user
+    confirmed them; with words outside the public list, no spelling and no confirmation nothing: a thousand such names
+    push other words out of the beam, and what they earn brings none of them in. before: what was expected last, whose
+    automaton stays where the phrases are the same."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}

@@ -77,7 +77,7 @@ def refresh(
 def mean(
     bundle: GivenBundle,
     out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; a bundle there is replaced.")],
-    add: Annotated[list[str], typer.Option(help="PATH:SHARE of another bundle, or of the folder of a run.")],
+    add: Annotated[list[str], typer.Option(help="PATH:SHARE of another bundle, 'default' too, or of a run's folder.")],
     version: Annotated[str, typer.Option(help="Version of the weights.")],
     as_json: AsJson = False,
     output: Output = None,
@@ -87,13 +87,17 @@ def mean(
     Such a mean is often better than each of them. Afterwards idiolect tune confidence and second-moments say how sure
     it may be and how far it steps. Needs no torch."""
     from device_sdk.bundle import Bundle
+    from device_sdk.bundle.bundle import DEFAULT_BUNDLE
     from export import bundles
 
     shares: dict[Path, float] = {}
     for given in add:
-        path, _, share = given.rpartition(":")
+        named, _, share = given.rpartition(":")
+        path = DEFAULT_BUNDLE if named == "default" else Path(named)
+        if path.resolve() in {other.resolve() for other in shares}:
+            raise ConfigurationError(f"--add: found {named!r} twice, expected it once; give it one share, the sum")
         try:
-            shares[Path(path)] = float(share)
+            shares[path] = float(share)
         except ValueError:
             raise ConfigurationError(f"--add: found {given!r}, expected PATH:SHARE, such as runs/base:0.5") from None
     opened = Bundle.open(None if bundle == "default" else bundle)

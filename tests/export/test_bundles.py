@@ -1,6 +1,9 @@
 """Writing bundles: same input, same bytes; never half of one; cards; runs."""
 
 import json
+import os
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,154 @@ def test_something_else_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "notes" / "important.txt").read_text() == "keep"
     (tmp_path / "empty").mkdir()
     assert Bundle.open(write_bundle(tmp_path / "empty", **arguments())).version == "1"
+
+
+def tree(place: Path) -> dict[str, bytes]:
+    """Contents by the names of the files below a place; a file's own under an empty name."""
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    return {str(path.relative_to(place)): path.read_bytes() for path in files}
+
+
+def as_zip(folder: Path) -> Path:
+    return Path(shutil.make_archive(str(folder), "zip", folder))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"[Content_Types].xml": "<a/>"}, r"no manifest\.json, but '\[Content_Types\]\.xml'"),
+        ({"manifest.json": '{"short_name": "app"}', "index.html": ""}, r"manifest\.json: field short_name"),
+        ({"manifest.json": "{"}, r"manifest\.json: field \(whole file\): not JSON"),
+    ],
+)
+def test_what_only_looks_like_a_bundle_is_never_replaced(
+    files: dict[str, str], message: str, packed: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "other"
+    out.mkdir()
+    for name, content in files.items():
+        (out / name).write_text(content)
+    out = as_zip(out) if packed else out
+    before = tree(out)
+    with pytest.raises(BundleError, match=rf"{out.name}: exists and is no bundle \({message}.*; choose another path"):
+        write_bundle(out, **arguments())
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["notes.txt", "more/notes.txt"])
+def test_a_bundle_with_files_of_others_is_never_replaced(
+    name: str, packed: bool, tmp_path: Path, tiny_bundle: Bundle
+) -> None:
+    out = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("keep")
+    out = as_zip(out) if packed else out
+    before = tree(out)
+    with pytest.raises(
+        BundleError, match=rf"{out.name}: exists and is no bundle \(its manifest does not name '{name}'"
+    ):
+        write_bundle(out, **arguments())
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_damaged_bundle_is_replaced(packed: bool, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    out = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    (out / "words.txt").unlink()
+    (out / "card.json").write_text("altered")
+    out = as_zip(out) if packed else out
+    assert Bundle.open(write_bundle(out, **arguments(version="2"))).version == "2"
+
+
+def test_a_link_beside_a_bundles_files_is_not_its_own(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    out = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    (out / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(BundleError, match="does not name 'elsewhere'"):
+        write_bundle(out, **arguments())
+    assert (out / "elsewhere").is_symlink()
+
+
+def test_a_zip_that_cannot_be_read_is_never_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "locked.zip"
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("manifest.json", "{}")
+    content = bytearray(out.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # encrypted, says the directory
+    content[6] |= 1
+    out.write_bytes(content)
+    with pytest.raises(BundleError, match=r"locked\.zip: exists and is no bundle \(.*encrypted"):
+        write_bundle(out, **arguments())
+    assert out.read_bytes() == content
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError("no room")])
+def test_stopped_between_the_renames_the_old_bundle_stays(
+    stop: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rename = write_bundle(tmp_path / "bundle", **arguments()), Path.rename
+
+    def interrupted(path: Path, to: Path) -> Path:
+        if path.name == "new":
+            raise stop
+        return rename(path, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", interrupted)
+        with pytest.raises(type(stop)):
+            write_bundle(out, **arguments(version="2"))
+    assert Bundle.open(out).version == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_an_old_bundle_that_cannot_be_put_back_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, rename = write_bundle(tmp_path / "bundle", **arguments()), Path.rename
+
+    def broken(path: Path, to: Path) -> Path:
+        if path.name in ("new", "old"):
+            raise OSError(f"{path.name} cannot be moved")
+        return rename(path, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", broken)
+        with pytest.raises(OSError, match="old cannot be moved"):
+            write_bundle(out, **arguments(version="2"))
+    (workshop,) = tmp_path.iterdir()
+    assert Bundle.open(workshop / "old").version == "1"
+
+
+def test_a_zip_has_the_mode_of_other_files(tmp_path: Path) -> None:
+    umask = os.umask(0o027)
+    try:
+        out = write_bundle(tmp_path / "bundle.zip", **arguments())
+    finally:
+        os.umask(umask)
+    assert out.stat().st_mode & 0o777 == 0o640
+    out.chmod(0o604)
+    assert write_bundle(out, **arguments(version="2")).stat().st_mode & 0o777 == 0o604
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_folder_is_not_replaced_by_a_zip(filled: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out.zip"
+    out.mkdir()
+    if filled:
+        write_bundle(tmp_path / "first", **arguments()).rename(out)
+    before = tree(out)
+    with pytest.raises(BundleError, match=r"out\.zip: is a folder, expected a file for a zip; choose another path"):
+        write_bundle(out, **arguments(version="2"))
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("out", [".", "..", "{}"])
+def test_the_folder_one_stands_in_is_not_replaced(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stood = tmp_path / "above" / "here"
+    stood.mkdir(parents=True)
+    monkeypatch.chdir(stood)
+    with pytest.raises(BundleError, match="the folder that this process stands in, or above it; name another folder"):
+        write_bundle(out.format(stood), **arguments())
+    assert stood.samefile(".") and not tree(tmp_path)
 
 
 def test_a_refreshed_bundle_is_the_same_to_the_byte(tmp_path: Path) -> None:
@@ -183,7 +334,27 @@ def test_a_mean_of_weights_and_all_else_of_the_first(tmp_path: Path, tiny_bundle
     assert made.manifest.files["weights.safetensors"].size < 3 * tiny_bundle.architecture.parameter_count()
 
 
-@pytest.mark.parametrize("shares", [(), (0.0,), (-0.5,), (0.6, 0.6)])
+def test_parts_of_a_mean_that_share_a_name_all_stay(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    own = f"tiny {tiny_bundle.version}"
+    runs = [write_run(tmp_path / name) for name in ("a/final", "b/final", "c/final 2", f"d/{own}")]
+    made = Bundle.open(mean(tiny_bundle, dict.fromkeys(runs, 0.125), tmp_path / "mean", version="8"))
+    named = {own: 0.5} | dict.fromkeys(("final", "final 2", "final 2 2", f"{own} 2"), 0.125)
+    assert made.manifest.training["mean"] == named
+    assert str(tmp_path) not in made.manifest.to_bytes().decode()  # folders do not travel
+
+
+def test_a_mean_beyond_half_precision_stays_in_single(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    large = dict(tiny_bundle.weights) | {"joiner.output.bias": tiny_bundle.weights["joiner.output.bias"].copy()}
+    large["joiner.output.bias"][1] = 200_001.0
+    other = rewrite(tiny_bundle, tmp_path / "large", weights=large)
+    made = Bundle.open(mean(tiny_bundle, {other: 0.5}, tmp_path / "mean", version="8")).weights
+    expected = 0.5 * (tiny_bundle.weights["joiner.output.bias"].astype(np.float64) + large["joiner.output.bias"])
+    np.testing.assert_array_equal(made["joiner.output.bias"], expected.astype(np.float32))
+    for name in tiny_bundle.weights.keys() - {"joiner.output.bias"}:
+        np.testing.assert_array_equal(made[name], tiny_bundle.weights[name].astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("shares", [(), (0.0,), (-0.5,), (0.6, 0.6), (0.5, float("nan"))])
 def test_shares_of_a_mean_that_are_none(shares: tuple[float, ...], tmp_path: Path, tiny_bundle: Bundle) -> None:
     with pytest.raises(ConfigurationError, match="expected each above 0, at most 1 together"):
         mean(tiny_bundle, {tmp_path / str(n): share for n, share in enumerate(shares)}, tmp_path / "out", version="2")

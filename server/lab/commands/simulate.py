@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from device_sdk.commands.output import deliver, print_table, write_file
+from device_sdk.commands.output import check_writable, deliver, print_table, write_file
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.spending import stated
 from server.lab.commands.shared import read_numbers
@@ -50,6 +50,12 @@ def command(
     from server.lab.simulation import Shape, SimulationSettings, render, simulate
     from server.lab.simulation.progress import progress
 
+    for path in (report, output):
+        if path is not None:
+            if path.is_dir():
+                raise ConfigurationError(f"{path}: is a folder, expected the name of a file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            check_writable(path)
     habits = dict.fromkeys(read_numbers("--habit", habit, float, "numbers from 0 to 1 like 0,0.5,1"))
     if keep is not None and len(habits) > 1:
         raise ConfigurationError("--keep: found several --habit, expected one; the state of one server is kept")

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +18,7 @@ from typing import Any
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import chosen
+from device_sdk.commands.output import check_writable
 from server.lab.corpora.roles import card_voices
 from server.lab.kept import read_row, write_row
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
@@ -36,6 +38,9 @@ def simulate(
     ConfigurationError for a subset that it has no gradients of, and whatever ended a worker as it is."""
     bundle = Bundle.open(settings.bundle)
     chosen(bundle.architecture, settings.subset)
+    if settings.work is not None:  # before hours of work
+        Path(settings.work).mkdir(parents=True, exist_ok=True)
+        check_writable(Path(settings.work) / "row")
     voices = card_voices(bundle)
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
         folder, populations = Path(name), dict[int, Population]()
@@ -61,7 +66,8 @@ def _run_all(
         for seed, people in populations.items()
         for each in reversed(CONDITIONS)  # the longest first, so that no worker ends long after the others
     ]
-    paths = {task.folder: finished(task, bundle) for task in tasks}
+    speech = {seed: spoken(people) for seed, people in populations.items()}
+    paths = {task.folder: finished(task, bundle, speech[task.seed]) for task in tasks}
     runs = [read_row(path, Run) for path in paths.values() if path is not None and path.exists()]
     tasks = [task for task in tasks if (path := paths[task.folder]) is None or not path.exists()]
     voices = [voice for task in tasks for voice in (*task.population.devices, *task.population.heldout)]
@@ -90,6 +96,9 @@ def _run_all(
                     write_row(path, runs[-1])
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
+            for future, path in futures.items():  # what ended well meanwhile need not run again
+                if path is not None and future.done() and not future.cancelled() and future.exception() is None:
+                    write_row(path, future.result())
             raise
         finally:
             queue.put(None)
@@ -98,13 +107,24 @@ def _run_all(
     return sorted(runs, key=lambda run: (run.seed, order.index(run.condition)))
 
 
-def finished(task: Task, bundle: Bundle) -> Path | None:
+def spoken(population: Population) -> str:
+    """Hex sha256 of who says what, and how it sounds."""
+    digest = sha256()
+    for voice in (*population.devices, *population.heldout):
+        for said in (said for round_ in voice.rounds for said in round_):
+            slots = None if said.slots is None else sorted(said.slots.items())
+            digest.update(json.dumps([voice.name, said.id, said.text, slots]).encode())
+            digest.update(said.load().tobytes())
+    return digest.hexdigest()
+
+
+def finished(task: Task, bundle: Bundle, speech: str) -> Path | None:
     """Where a condition's run under a seed lies once it is finished, named after what it was made of; None where it is
-    not to be kept, or its server's state is asked for and so it has to run."""
+    not to be kept, or its server's state is asked for and so it has to run. speech: :func:`spoken`."""
     settings = task.settings
     if settings.work is None or task.keep is not None:
         return None
-    of = [bundle.manifest.to_bytes().decode(), settings.source, asdict(settings.shape), settings.habit, settings.subset]
+    of = [version("idiolect"), bundle.manifest.to_bytes().decode(), speech, asdict(settings.shape), settings.subset]
     digest = sha256(json.dumps(of).encode()).hexdigest()[:8]
     return Path(settings.work, f"{task.condition.name}-{task.seed}-{digest}.json")
 

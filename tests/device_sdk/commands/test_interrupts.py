@@ -58,21 +58,29 @@ def test_ctrl_c_is_quiet_and_leaves_no_process(tiny_bundle: Bundle, tmp_path: Pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX'")
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_keeps_the_files_that_are_done(tiny_bundle: Bundle, tmp_path: Path, jobs: int) -> None:
-    program, output = _transcribing(tiny_bundle, tmp_path, STUCK, jobs), tmp_path / "out.jsonl"
+@pytest.mark.parametrize(("jobs", "before"), [(1, None), (2, "earlier results"), (1, "earlier results")])
+def test_ctrl_c_keeps_the_files_that_are_done(
+    tiny_bundle: Bundle, tmp_path: Path, jobs: int, before: str | None
+) -> None:
+    """And what was there before, in whose place they were to go."""
+    output = tmp_path / "out.jsonl"
+    if before is not None:
+        output.write_text(before)
+    program = _transcribing(tiny_bundle, tmp_path, STUCK, jobs)
+    place = output if before is None else tmp_path / "out.jsonl.part"
     try:
         until((tmp_path / "stuck").exists, PATIENCE)
         assert program.stdout is not None and program.stderr is not None
         printed = [program.stdout.readline() for _ in range(3)]
         os.kill(program.pid, signal.SIGINT)
         _, err = program.communicate(timeout=PATIENCE)
-        assert (program.returncode, err) == (130, f"idiolect: interrupted; {output} holds 3 of 5 files\n")
+        assert (program.returncode, err) == (130, f"idiolect: interrupted; {place} holds 3 of 5 files\n")
     finally:
         if _alive(program.pid):
             os.killpg(program.pid, signal.SIGKILL)
         program.wait()
-    kept = [json.loads(line)["file"] for line in output.read_text("utf-8").splitlines()]
+    assert before is None or output.read_text() == before
+    kept = [json.loads(line)["file"] for line in place.read_text("utf-8").splitlines()]
     assert kept == [line.partition(":")[0] for line in printed] and [Path(each).stem for each in kept] == [
         "0",
         "1",

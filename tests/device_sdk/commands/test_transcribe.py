@@ -105,7 +105,7 @@ def test_mono_mixes_down(tiny_bundle, tmp_path, capsys):
         (["--jobs", "0"], "--jobs: found 0"),
         (["--srt", "--vtt"], "--srt, --vtt: found both"),
         (["--srt", "--json"], "--json, --srt: found both"),
-        (["--srt"], "--srt: found 2 files"),
+        (["--srt"], "--srt: found a folder or several files"),
         (["--raw"], "--raw: found no -"),
         (["--mic"], "expected the microphone alone"),
         (["-"], "expected standard input alone"),
@@ -344,6 +344,29 @@ class Sound:
 
     def query_devices(self):
         return [{"name": "built in", "max_input_channels": 2}, {"name": "speaker", "max_input_channels": 0}]
+
+
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="names are Unicode there")
+def test_names_need_not_be_utf_8(tiny_bundle, tmp_path, capsys):
+    (tmp_path / "au").mkdir()
+    for name in (b"a.wav", b"caf\xe9.wav"):
+        with open(os.fsencode(tmp_path / "au") + b"/" + name, "wb") as file:
+            soundfile.write(file, noise(8_000, 1), 16_000, format="WAV")
+    assert run(tiny_bundle, str(tmp_path / "au"), "--json", "--output", str(tmp_path / "r.jsonl")) == 0
+    first, second = lines(capsys)
+    assert second["file"].endswith("caf\\udce9.wav") and second["utterances"] == first["utterances"] != []
+    assert (tmp_path / "r.jsonl").read_text("utf-8").count("\n") == 2
+
+
+@pytest.mark.parametrize("others", [[], ["q.wav"]])
+def test_results_never_take_the_place_of_a_recording(tiny_bundle, tmp_path, capsys, monkeypatch, others):
+    monkeypatch.chdir(tmp_path)
+    for name in ("p.wav", "q.wav"):
+        soundfile.write(tmp_path / name, noise(8_000, 1), 16_000)
+    before = (tmp_path / "p.wav").read_bytes()
+    assert run(tiny_bundle, *(others or ["p.wav"]), "--output", "p.wav") == 1
+    assert "--output: p.wav is a recording" in capsys.readouterr().err
+    assert (tmp_path / "p.wav").read_bytes() == before
 
 
 def test_the_microphone(tiny_bundle, monkeypatch, capsys):

@@ -61,6 +61,29 @@ def test_a_mean_of_two(run: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
     assert isinstance(wrong.exception, ConfigurationError) and "expected PATH:SHARE" in str(wrong.exception)
 
 
+@pytest.mark.parametrize("again", ["{run}", "{run}/../run"])
+def test_a_part_given_twice_is_refused(again: str, run: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    given = ["mean", str(tiny_bundle.path), str(tmp_path / "out"), "--version", "2"]
+    named = again.format(run=run)
+    done = RUN.invoke(app, [*given, "--add", f"{run}:0.25", "--add", f"{named}:0.5"])
+    assert isinstance(done.exception, ConfigurationError)
+    assert f"--add: found {named!r} twice, expected it once" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_default_bundle_as_a_part(tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged = tmp_path / "default"
+    shutil.copytree(tiny_bundle.path, packaged)
+    monkeypatch.setattr("device_sdk.bundle.bundle.DEFAULT_BUNDLE", packaged)
+    given = ["mean", "default", str(tmp_path / "out"), "--version", "2", "--add", "default:0.25"]
+    done = RUN.invoke(app, given)
+    assert done.exit_code == 0, done.exception
+    parts = Bundle.open(tmp_path / "out").manifest.training["mean"]
+    assert parts == {f"tiny {tiny_bundle.version}": 0.75, "default": 0.25}
+    twice = RUN.invoke(app, [*given, "--add", "default:0.5"])
+    assert isinstance(twice.exception, ConfigurationError) and "'default' twice" in str(twice.exception)
+
+
 @pytest.mark.parametrize("version", [None, "5"])
 def test_an_older_bundle_gets_the_graphs_of_now(version: str | None, tiny_bundle: Bundle, tmp_path: Path) -> None:
     older = shutil.copytree(tiny_bundle.path, tmp_path / "older")

@@ -24,7 +24,7 @@ from server.lab.simulation.fleet import SimulationSettings, Task, device_setting
 from server.lab.simulation.outcomes import CONDITIONS, Condition
 from server.lab.simulation.population import Shape, gather
 from server.lab.simulation.process import ServerProcess
-from server.lab.simulation.run import finished, simulate
+from server.lab.simulation.run import finished, simulate, spoken
 from server.operators.client import OperatorClient
 from server.settings import ServerSettings
 from tests.architecture.sources import ROOT
@@ -76,7 +76,8 @@ def test_the_json_has_the_form_that_others_read(found: dict[str, Any]) -> None:
 def test_a_second_simulation_goes_on_from_the_runs_that_are_finished(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is finished is read as it was, only what is missing runs; other habits have files of their own."""
+    """What is finished is read as it was, only what is missing runs; what others
+    say, or say otherwise, has files of its own."""
     settings = SimulationSettings(bundle=str(tiny_bundle.path), shape=SHAPE, work=str(tmp_path / "work"))
     runs = simulate(settings)[1]
     kept = sorted((tmp_path / "work").iterdir())
@@ -89,8 +90,11 @@ def test_a_second_simulation_goes_on_from_the_runs_that_are_finished(
     assert told.count("devices") == 3, "an utterance in each round and one of the voice that is held out"
     assert sorted((tmp_path / "work").iterdir()) == kept
     people = gather("made", 1, SHAPE, {}, tmp_path / "speech")
-    tasks = [Task(BY_NAME["both"], 1, each, people, tmp_path) for each in (settings, replace(settings, habit=0.0))]
-    assert [finished(task, tiny_bundle) == kept[0] for task in tasks] == [True, False]
+    task = Task(BY_NAME["both"], 1, settings, people, tmp_path)
+    assert finished(task, tiny_bundle, spoken(people)) == kept[0]
+    for path in (tmp_path / "speech").glob("*.npy"):
+        np.save(path, np.load(path) * np.float32(0.5))
+    assert finished(task, tiny_bundle, spoken(people)) != kept[0]
     kept[1].write_text("{")
     with pytest.raises(DataError, match=f"{kept[1].name}.*delete it"):
         simulate(settings)
