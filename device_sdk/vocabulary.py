@@ -29,7 +29,7 @@ class Vocabulary:
     def add(self, phrase: str, spellings: Iterable[str] = (), kind: str = "") -> VocabularyEntry:
         """Listens for a phrase from the next utterance on. spellings: other words as which it is heard, each of which
         stands for it in results. kind: the app's word for what it is. Who is there already takes the new spellings on.
-        ConfigurationError: no phrase, or letters that the model cannot spell."""
+        ConfigurationError: no phrase, letters that the model cannot spell, or more than 200 of them."""
         spelled = transcripts(spellings, "vocabulary.spellings", ConfigurationError)
         (added,) = self.add_all([VocabularyEntry(phrase, spelled, kind)])
         return added
@@ -37,7 +37,7 @@ class Vocabulary:
     def add_all(
         self, many: Iterable[str | VocabularyEntry], kind: str = "", source: Source = "app"
     ) -> tuple[VocabularyEntry, ...]:
-        """Many at once, all of them or none; see :meth:`add`."""
+        """Many at once, all of them or none; see :meth:`add`. source: of those that do not come from contacts."""
         self._model_state.check_open()
         now, letters = time.time(), self._model_state.base.tokenizer.letters
         new: list[VocabularyEntry] = []
@@ -45,7 +45,8 @@ class Vocabulary:
             entry = each if isinstance(each, VocabularyEntry) else VocabularyEntry(each, kind=kind)  # type: ignore[arg-type]
             for text in (entry.phrase, *entry.spellings):
                 check_letters(text, letters, f"vocabulary[{number}]", ConfigurationError)
-            new.append(replace(entry, source=source, added=now, refused=()))
+            origin: Source = "contacts" if entry.source == "contacts" else source
+            new.append(replace(entry, source=origin, added=now, refused=()))
         with self._model_state.together():
             self._model_state.keep_phrases(phrases.with_entries(self._model_state.phrases, new))
             return tuple(self._counted(self._model_state.phrases.entries[each.phrase]) for each in new)
@@ -54,9 +55,7 @@ class Vocabulary:
         """The names of a vCard file, or of its text, each whole and by the given name. Accents that the model's pieces
         lack are left out; names in another script are passed over. ConfigurationError: no vCard."""
         text = read_utf8(vcard, ConfigurationError) if isinstance(vcard, Path) else vcard
-        letters = self._model_state.base.tokenizer.letters
-        found = (phrases.spelled(name, letters) for name in phrases.read_contacts(text))
-        return self.add_all(dict.fromkeys(name for name in found if name), "contact", "contacts")
+        return self.add_all(phrases.contact_entries(text, self._model_state.base.tokenizer.letters))
 
     def list(self, kind: str | None = None) -> tuple[VocabularyEntry, ...]:
         """All phrases, or those of a kind, in the order in which they came."""

@@ -139,7 +139,7 @@ def vocabulary(
     undo: Annotated[bool, typer.Option("--undo", help="Take the last correction back.")] = False,
 ) -> Said:
     """Show the names and words that the device listens for by itself; add some, remove some, or undo."""
-    from device_sdk.personalization.vocabulary import read_contacts
+    from device_sdk.personalization.vocabulary import contact_entries, read_contacts
 
     # All that is asked for is done, or nothing of it.
     entries = [_entry(each) for each in add or ()]
@@ -150,10 +150,9 @@ def vocabulary(
         transcript(each, "--remove", ConfigurationError)
     with opened(new=bool(add or contacts)) as device:
         known = device.vocabulary
-        if entries:
-            known.add_all(entries)
-        if card is not None:
-            known.add_contacts(card)
+        names = [] if card is None else contact_entries(card, device.base.tokenizer.letters)
+        if entries or names:
+            known.add_all([*entries, *names])
         lines = [f"{each}: not there" for each in remove or () if not known.remove(each)]
         if undo:
             lines.append(f"taken back: {', '.join(known.undo()) or 'nothing'}")

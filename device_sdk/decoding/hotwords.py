@@ -21,9 +21,26 @@ from device_sdk.decoding.contextual_biasing import Guide, HotwordAutomaton, Ngra
 from device_sdk.decoding.second_look import Phrase, Sought, sought
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Word, in_time
-from device_sdk.transcripts import check_letters, entries, transcript, transcripts
+from device_sdk.transcripts import check_letters, entries, transcript
 
 DEFAULT_BOOST = 2.0
+LONGEST_PHRASE = 200
+"""Letters, with blanks: what a search for phrases costs grows with them, and nobody says as many."""
+
+
+def phrase_of(text: object, field: str) -> str:
+    """A text as :func:`device_sdk.transcripts.transcript` has it. ConfigurationError, which names the field: it is
+    none, or too long to be listened for."""
+    found = transcript(text, field, ConfigurationError)
+    if len(found) > LONGEST_PHRASE:
+        raise ConfigurationError(f"{field}: found {len(found)} letters, expected at most {LONGEST_PHRASE}; shorten it")
+    return found
+
+
+def phrases_of(texts: object, field: str) -> tuple[str, ...]:
+    """A list of them. ConfigurationError as :func:`phrase_of`, and for what is no list."""
+    listed = entries(texts, field, ConfigurationError)
+    return tuple(phrase_of(each, f"{field}[{number}]") for number, each in enumerate(listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +48,8 @@ class Hotword:
     """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same. What is
     heard by one of these is the phrase in texts and words; tokens stay what was heard. after: words before it, such as
     "call" before a name, after which an ended utterance is searched for the phrase once more; with a boost of 0 only
-    there. Each is one or more words, as they are said; capitals and punctuation are taken away, see
-    :mod:`device_sdk.transcripts`."""
+    there. Each is one or more words, as they are said, of at most 200 letters in all; capitals and punctuation are
+    taken away, see :mod:`device_sdk.transcripts`."""
 
     phrase: str
     boost: float = DEFAULT_BOOST
@@ -40,10 +57,10 @@ class Hotword:
     after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "phrase", transcript(self.phrase, "hotword.phrase", ConfigurationError))
-        object.__setattr__(self, "spellings", transcripts(self.spellings, "hotword.spellings", ConfigurationError))
+        object.__setattr__(self, "phrase", phrase_of(self.phrase, "hotword.phrase"))
+        object.__setattr__(self, "spellings", phrases_of(self.spellings, "hotword.spellings"))
         shared = type(self.after) is tuple and all(type(each) is str for each in self.after)
-        checked = _after(self.after) if shared else transcripts(self.after, "hotword.after", ConfigurationError)
+        checked = _after(self.after) if shared else phrases_of(self.after, "hotword.after")
         object.__setattr__(self, "after", checked)
         check_type("hotword.boost", self.boost, NUMBER, "a number of nats")
         check_interval("hotword.boost", self.boost, "[0, inf)")
@@ -52,7 +69,7 @@ class Hotword:
 @lru_cache(maxsize=16)
 def _after(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Thousands of names come after the same words."""
-    return transcripts(texts, "hotword.after", ConfigurationError)
+    return phrases_of(texts, "hotword.after")
 
 
 _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], dict[str, int], int]
@@ -81,9 +98,7 @@ class Hotwords:
         another one earn theirs too. A spelling that is a phrase itself stands for itself, and one that several phrases
         share for the first of them. Raises :class:`ConfigurationError` for what is no phrase."""
         found = tuple(
-            each
-            if isinstance(each, Hotword)
-            else Hotword(transcript(each, f"hotwords[{number}]", ConfigurationError), boost)
+            each if isinstance(each, Hotword) else Hotword(phrase_of(each, f"hotwords[{number}]"), boost)
             for number, each in enumerate(entries(phrases, "hotwords", ConfigurationError))
         )
         return cls(found, _automaton(found), _spellings(found))

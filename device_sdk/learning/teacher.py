@@ -10,7 +10,7 @@ import numpy as np
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.forward import Double, log_likelihoods
-from device_sdk.decoding.hotwords import Hotword, Hotwords
+from device_sdk.decoding.hotwords import LONGEST_PHRASE, Hotword, Hotwords
 from device_sdk.decoding.model import search_guide, search_ngram
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.stream import decoded, frame_seconds
@@ -58,7 +58,8 @@ class Teacher:
         usable = len(features) // factor
         features = np.ascontiguousarray(features[: usable * factor])
         tokenizer = self._bundle.tokenizer
-        known = [phrase for phrase in meant if tokenizer.letters.issuperset(phrase.replace(" ", ""))]
+        short = [phrase for phrase in meant if len(phrase) <= LONGEST_PHRASE]
+        known = [phrase for phrase in short if tokenizer.letters.issuperset(phrase.replace(" ", ""))]
         expected = example.expected
         if known:
             phrases = () if expected is None else expected.phrases

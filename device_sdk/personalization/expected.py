@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from device_sdk.decoding.hotwords import DEFAULT_BOOST, Hotword, Hotwords
+from device_sdk.decoding.hotwords import DEFAULT_BOOST, LONGEST_PHRASE, Hotword, Hotwords
 from device_sdk.personalization.vocabulary import times
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def own_words(confirmed: Mapping[str, float], bundle: Bundle) -> list[str]:
         log(q(w) / u(w)) > SURPRISE, q(w) = c(w) / (sum of c + EVIDENCE)
 
     q is eq. 4 of Liu & Peng 2020 without its background. Of a word outside the list u is that of the rarest listed one.
-    Words that the bundle's tokenizer cannot spell are left out."""
+    Words that the bundle's tokenizer cannot spell, and those too long to be listened for, are left out."""
     total, rarest = sum(confirmed.values()) + EVIDENCE, float(bundle.background.min())
     found: dict[str, float] = {}
     for word, count in confirmed.items():
         (listed,) = bundle.words.ids(word) or (0,)
         expected = float(bundle.background[listed]) if listed else rarest
         surprise = math.log(count / total / expected)
-        if surprise > SURPRISE and bundle.tokenizer.letters.issuperset(word):
+        if surprise > SURPRISE and len(word) <= LONGEST_PHRASE and bundle.tokenizer.letters.issuperset(word):
             found[word] = surprise
     return sorted(found, key=lambda word: (-found[word], word))[:MOST]

@@ -16,25 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.checks import check_type, reading
+from device_sdk.decoding.hotwords import LONGEST_PHRASE, phrase_of, phrases_of
 from device_sdk.errors import ConfigurationError
-from device_sdk.transcripts import transcript, transcripts
 from rescoring.words import WordList
 
 Source = Literal["app", "contacts", "correction"]
 LIMIT = 10_000
 """Phrases of a device; the oldest words of corrections make room."""
+_LONGEST_KIND = 60
 _RARE = 4.0
 """A listed word that others say at most so many times as often as the rarest is as good as none."""
 _LONGEST = 3
 """Words that are heard in place of one."""
+_QUOTED = "QUOTED-PRINTABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class VocabularyEntry:
     """A phrase of the user's. phrase: as it is written, lower-case words. spellings: other words as which it is heard.
-    kind: the app's word for what it is. source: the app, a list of contacts, or a correction. added: time of the day
-    (s). refused: spellings that a correction brought, and a later one took back. count: in how many utterances the user
-    confirmed it, as far as they are counted."""
+    kind: the app's word for what it is, of at most 60 characters. source: the app, a list of contacts, or a correction.
+    added: time of the day (s). refused: spellings that a correction brought, and a later one took back. count: in how
+    many utterances the user confirmed it, as far as they are counted."""
 
     phrase: str
     spellings: tuple[str, ...] = ()
@@ -45,14 +47,29 @@ class VocabularyEntry:
     count: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "phrase", transcript(self.phrase, "vocabulary.phrase", ConfigurationError))
+        object.__setattr__(self, "phrase", phrase_of(self.phrase, "vocabulary.phrase"))
         for name in ("spellings", "refused"):
-            own = transcripts(getattr(self, name), f"vocabulary.{name}", ConfigurationError)
+            own = phrases_of(getattr(self, name), f"vocabulary.{name}")
             object.__setattr__(self, name, tuple(dict.fromkeys(each for each in own if each != self.phrase)))
-        check_type("vocabulary.kind", self.kind, str, "a text")
+        _check_kind(self.kind)
         if self.source not in get_args(Source):
             known = ", ".join(get_args(Source))
             raise ConfigurationError(f"vocabulary.source: found {self.source!r}, expected one of {known}")
+
+
+def _check_kind(kind: str) -> None:
+    """Here, as every entry comes by: what UTF-8 cannot write would be stored, and then never be shown again."""
+    check_type("vocabulary.kind", kind, str, "a text")
+    if len(kind) > _LONGEST_KIND:
+        found = f"{len(kind)} characters, expected at most {_LONGEST_KIND}"
+        raise ConfigurationError(f"vocabulary.kind: found {found}; shorten it")
+    strange = sorted({each for each in kind if category(each) in ("Cc", "Cs")})
+    if strange:
+        found = ", ".join(map(repr, strange))
+        raise ConfigurationError(
+            f"vocabulary.kind: found {found}, expected text without control characters and halves of surrogate pairs; "
+            "leave them out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +139,21 @@ def corrected(
     now: float,
 ) -> Phrases:
     """The vocabulary after the user gave the words of an utterance. Words of ``text`` outside the public list are the
-    user's own from here on. What was heard in place of one, where nobody says it and it is no phrase of theirs, is
-    another spelling of it: who is heard so once is heard so again. A phrase that was served where the user meant
-    something else loses the spelling as which it was heard. Another correction of the same utterance takes the place of
-    what the one before made of it. served: the text that the app had; literal: the words that
-    its tokens spell, which differ from it where a spelling stood for a phrase. background: u of eq. 1 of Liu & Peng
-    2020 [n]. now: time of the day (s)."""
+    user's own from here on, but for those too long to be listened for. What was heard in place of one, where nobody
+    says it and it is no phrase of theirs, is another spelling of it: who is heard so once is heard so again. A phrase
+    that was served where the user meant something else loses the spelling as which it was heard. Another correction of
+    the same utterance takes the place of what the one before made of it. served: the text that the app had; literal:
+    the words that its tokens spell, which differ from it where a spelling stood for a phrase. background: u of eq. 1 of
+    Liu & Peng 2020 [n]. now: time of the day (s)."""
     if known.last is not None and known.last.utterance_id == utterance_id:
         known = undone(known)
     given: dict[str, VocabularyEntry] = {}
     for heard, said in differences(served.split(), text.split()):
         for place, word in enumerate(said):
-            if word not in words:
+            if word not in words and len(word) <= LONGEST_PHRASE:
                 spelling = " ".join(heard if len(said) == 1 else heard[place : place + 1] * (len(heard) == len(said)))
-                stands_for_it = spelling and spelling not in known.entries and _rare(spelling, words, background)
-                known_as = (spelling,) if stands_for_it else ()
+                new = 0 < len(spelling) <= LONGEST_PHRASE and spelling not in known.entries
+                known_as = (spelling,) if new and _rare(spelling, words, background) else ()
                 given[word] = VocabularyEntry(word, known_as, source="correction", added=now)
     contradicted: dict[str, VocabularyEntry] = {}
     meant, heard_as = f" {text} ", f" {literal} "
@@ -176,16 +193,16 @@ def _rare(spelling: str, words: WordList, background: NDArray[np.float64]) -> bo
 def read_contacts(text: str) -> list[str]:
     """The names of a vCard file (versions 2.1 to 4.0), in order: ``FN``, and the given name where ``N`` has one.
     ConfigurationError: no vCard, or one without a name."""
-    lines = text.replace("\r\n", "\n").replace("=\n", "").replace("\n ", "").replace("\n\t", "").split("\n")
     names: list[str] = []
     cards = 0
-    for line in lines:
+    for line in _unfolded(text.removeprefix("\ufeff")):
         head, colon, value = line.partition(":")
-        field_, *parameters = head.rpartition(".")[2].upper().split(";")
+        field_, *parameters = head.upper().split(";")
+        field_ = field_.rpartition(".")[2]
         cards += field_ == "BEGIN" and value.strip().upper() == "VCARD"
         if not colon or field_ not in ("FN", "N"):
             continue
-        if any("QUOTED-PRINTABLE" in parameter for parameter in parameters):
+        if any(_QUOTED in parameter for parameter in parameters):
             value = quopri.decodestring(value.encode()).decode("utf-8", "replace")
         parts = [part.replace("\\,", ",").strip() for part in value.split(";")]
         names += parts[:1] if field_ == "FN" else parts[1:2]
@@ -195,12 +212,34 @@ def read_contacts(text: str) -> list[str]:
     return names
 
 
+def _unfolded(text: str) -> Iterator[str]:
+    """The lines of a vCard as they were before some were broken in two: before a blank, or by a "=" at the end where
+    the value is quoted-printable; elsewhere that is the value's own."""
+    line = ""
+    for each in text.replace("\r\n", "\n").split("\n"):
+        if line.endswith("=") and _QUOTED in line.partition(":")[0].upper():
+            line = line[:-1] + each
+        elif each.startswith((" ", "\t")):
+            line += each[1:]
+        else:
+            yield line
+            line = each
+    yield line
+
+
+def contact_entries(text: str, letters: Set[str]) -> list[VocabularyEntry]:
+    """The names of a vCard file as phrases, those that a model with these letters can spell. ConfigurationError: as
+    :func:`read_contacts`."""
+    names = dict.fromkeys(spelled(name, letters) for name in read_contacts(text))
+    return [VocabularyEntry(name, kind="contact", source="contacts") for name in names if name]
+
+
 def spelled(name: str, letters: Set[str]) -> str | None:
-    """A name in the letters of a model, without accents that it lacks; None where it has others."""
+    """A name in the letters of a model, without accents that it lacks; None where it has others, or too many."""
     decomposed = "".join(each for each in normalize("NFKD", name) if category(each) != "Mn")
     for text in (name, decomposed):
         try:
-            found = transcript(text, "contacts", ConfigurationError)
+            found = phrase_of(text, "contacts")
         except ConfigurationError:
             continue
         if not set(found) - letters - {" "}:

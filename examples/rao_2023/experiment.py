@@ -141,7 +141,9 @@ class Experiment:
         torch.set_num_threads(1)
         if scale.preset is not None and bundle is not None:
             raise ConfigurationError(f"scale.preset: found {scale.preset!r} beside a bundle, expected one of them")
-        begin = "" if base is None else f"-{hashlib.sha256(base.read_bytes()).hexdigest()[:8]}"
+        grown = None if scale.preset is not None else (bundle or Bundle.open()).manifest.to_bytes()
+        begun = [content for content in (grown, None if base is None else base.read_bytes()) if content is not None]
+        begin = "".join(f"-{hashlib.sha256(content).hexdigest()[:8]}" for content in begun)
         self.data, self.work, self.scale, self.tell = data, work / f"{digest(scale)}{begin}", scale, tell
         self.given, self.bundle = base, bundle
         self._tested: dict[tuple[str, Stage], list[Clip]] = {}

@@ -194,6 +194,22 @@ def test_words_that_are_asked_for_together_come_together_or_not_at_all(run: Run,
     assert run("vocabulary").stdout.strip() == "nothing yet"
 
 
+def test_contacts_beyond_the_limit_leave_nothing_of_what_was_asked_for(run, tmp_path: Path, monkeypatch) -> None:
+    card = tmp_path / "big.vcf"
+    card.write_text("BEGIN:VCARD\nFN:Ana\nFN:Ben\nFN:Zora\nEND:VCARD\n")
+    words = ["vocabulary", "--add", "zorka", "--contacts", str(card)]
+    with monkeypatch.context() as patch:
+        patch.setattr("device_sdk.personalization.vocabulary.LIMIT", 3)
+        with pytest.raises(ConfigurationError, match="found 4 phrases, expected at most 3; remove some"):
+            run(*words)
+    assert run("vocabulary").stdout.strip() == "nothing yet"
+    listed = json.loads(run(*words, "--json").stdout)["entries"]
+    assert [(each["phrase"], each["source"]) for each in listed] == [
+        ("zorka", "app"),
+        *((name, "contacts") for name in ("ana", "ben", "zora")),
+    ]
+
+
 def test_contacts_that_are_no_text_are_refused_by_line(run: Run, tmp_path: Path) -> None:
     card = tmp_path / "latin.vcf"
     card.write_bytes(b"BEGIN:VCARD\nVERSION:2.1\nFN:J\xfcrgen\nEND:VCARD\n")

@@ -142,6 +142,13 @@ def test_any_collection_of_phrases_will_do(make):
         (lambda: Hotword("a", -1.0), r"boost: found -1.0, expected a number in \[0, inf\)"),
         (lambda: Hotword("a", after=("call", "")), r"one or more words"),
         (lambda: Hotword("a", "much"), "boost: found str, expected a number of nats"),
+        (lambda: Hotword("a" * 201), r"\.phrase: found 201 letters, expected at most 200; shorten it"),
+        (
+            lambda: Hotword("a", spellings=("b", "a" * 201)),
+            r"\.spellings\[1\]: found 201 letters, expected at most 200",
+        ),
+        (lambda: Hotword("a", after=("a" * 201,)), r"\.after\[0\]: found 201 letters, expected at most 200"),
+        (lambda: Hotwords.build(["ab", "a " * 101]), r"s\[1\]: found 201 letters, expected at most 200"),
         (lambda: Hotwords.build(["ab", "ca va?"]).guide(PIECES), r"\[1\]: found 'v', expected the letters abc"),
         (lambda: Hotwords.build([Hotword("ab", spellings=("ä",))]).guide(PIECES), r"\[0\]: found 'ä', expected the"),
     ],

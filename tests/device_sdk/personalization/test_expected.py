@@ -68,6 +68,7 @@ def test_words_that_surprise_by_hand() -> None:
 
 def test_unlisted_words_count_as_rare_and_what_no_piece_spells_is_left_out() -> None:
     assert chosen({"zoë": 1.0, "xanthe": 1.0}, {"the": 0.5, "rare": 1e-4}) == ["xanthe"]
+    assert chosen({"x" * 201: 1.0, "x" * 200: 1.0}, {"the": 0.5, "rare": 1e-4}) == ["x" * 200], "no hotword is longer"
 
 
 def test_more_evidence_is_more() -> None:

@@ -19,6 +19,7 @@ from device_sdk.personalization.vocabulary import (
     Phrases,
     corrected,
     from_bytes,
+    read_contacts,
     to_bytes,
     undone,
     with_entries,
@@ -110,6 +111,14 @@ def test_what_was_added_or_removed_since_is_not_undone() -> None:
     assert undone(without(known, "niamh")).entries == {}
 
 
+def test_a_word_too_long_to_listen_for_is_no_phrase_and_no_spelling() -> None:
+    """Of a correction, which stands all the same."""
+    known = correct(Phrases(), "call neve", f"call {'a' * 201}")
+    assert known.entries == {}
+    known = correct(known, f"call {'a' * 201}", f"call {'b' * 200}")
+    assert known.entries["b" * 200].spellings == ()
+
+
 def test_the_oldest_words_of_corrections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "LIMIT", 3)
     known = with_entries(Phrases(), [VocabularyEntry("a"), VocabularyEntry("b")])
@@ -148,6 +157,28 @@ def test_contacts_are_known_whole_and_by_their_given_names(tmp_path: Path, tiny_
         assert {(each.kind, each.source) for each in device.vocabulary.list("contact")} == {("contact", "contacts")}
         with pytest.raises(ConfigurationError, match="no vCard with a name"):
             device.vocabulary.add_contacts("Niamh, Zo\u00eb")
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (["PHOTO;ENCODING=b;TYPE=JPEG:AAA", " BBB=", "FN:Zora"], ["Zora"]),
+        (["NOTE:1+1=", "FN:Zora"], ["Zora"]),
+        (["item1.FN;X-V=1.0:Zora", "N;X-V=1.0:Neale;Nora;;;"], ["Zora", "Nora"]),
+        (["FN;ENCODING=QUOTED-PRINTABLE:Zo=C3=AB=", " M=C3=BCl=", "ler"], ["Zo\u00eb M\u00fcller"]),
+        (["FN;CHARSET=UTF-8;ENCODING=", " quoted-printable:Zo=", "ra"], ["Zora"]),
+    ],
+)
+def test_a_card_is_read_line_by_line_as_it_was_before_it_was_folded(lines: list[str], names: list[str]) -> None:
+    card = "\r\n".join(["BEGIN:VCARD", *lines, "END:VCARD", ""])
+    assert read_contacts(card) == read_contacts("\ufeff" + card) == names
+    assert read_contacts("\ufeffBEGIN:VCARD\nFN:Zora\nEND:VCARD") == ["Zora"], "a byte order mark is no text"
+
+
+def test_a_contact_of_too_many_letters_is_passed_over(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        device.vocabulary.add_contacts(f"BEGIN:VCARD\nFN:{'a' * 201}\nFN:Zora\nEND:VCARD\n")
+        assert [each.phrase for each in device.vocabulary.list()] == ["zora"]
 
 
 def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -240,6 +271,21 @@ def names(count: int) -> list[str]:
         (lambda v: v.add_all(["good", 7]), r"vocabulary\.phrase: found int"),
         (lambda v: v.add_all(names(10_001)), "10001 phrases, expected at most 10000"),
         (lambda v: v.add_all(["good"], source="me"), "found 'me', expected one of app, contacts, correction"),
+        (lambda v: v.add("good", kind="\ud800"), r"vocabulary\.kind: found '\\ud800', expected text without control"),
+        (lambda v: v.add_all(["good"], "a\n\x1b"), r"vocabulary\.kind: found '\\n', '\\x1b', expected text without"),
+        (
+            lambda v: v.add("good", kind="k" * 61),
+            r"vocabulary\.kind: found 61 characters, expected at most 60; shorten",
+        ),
+        (lambda v: v.add("good", kind=7), r"vocabulary\.kind: found int, expected a text"),
+        (lambda v: v.add_all(["good"], source="\ud800"), r"found '\\ud800', expected one of app, contacts, correction"),
+        (lambda v: v.add("\ud800"), r"vocabulary\.phrase: found '\\ud800', expected letters"),
+        (lambda v: v.add("good", ["\ud800"]), r"vocabulary\.spellings\[0\]: found '\\ud800', expected letters"),
+        (lambda v: v.add("a" * 201), r"vocabulary\.phrase: found 201 letters, expected at most 200; shorten it"),
+        (
+            lambda v: v.add("good", ["ok", "a" * 201]),
+            r"vocabulary\.spellings\[1\]: found 201 letters, expected at most",
+        ),
     ],
 )
 def test_what_is_no_phrase_is_refused_and_changes_nothing(tmp_path, tiny_bundle, call, says) -> None:
