@@ -25,7 +25,7 @@ from device_sdk.commands.output import deliver, write_file
 from device_sdk.errors import DataError, IdiolectError
 from server.lab.kept import read_row, write_row
 from server.lab.statistics import in_percent, mean_interval, paired_bootstrap
-from server.web.dashboard.plots import Bar, bars, standalone
+from server.plots import Bar, bars, standalone
 
 Row = TypeVar("Row")
 Weights = Mapping[str, NDArray[np.float32]]

@@ -9,9 +9,9 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -19,7 +19,7 @@ from device_sdk.checks import is_this_machine, read_utf8
 from device_sdk.commands.state import BundlePath, KeyFile, state_key
 from device_sdk.errors import ConfigurationError, MissingExtraError
 from device_sdk.sockets import listening
-from device_sdk.transcripts import check_letters, transcript
+from device_sdk.transcripts import check_letters
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -38,7 +38,7 @@ def command(
     page: Annotated[bool, typer.Option("--page", help="Serve the page on which one sees it learn.")] = False,
     files: Annotated[bool, typer.Option("--openai", help="Serve OpenAI's file API.")] = False,
     wyoming: Annotated[
-        str | None, typer.Option(help="Serve Home Assistant's protocol: tcp://HOST:PORT, unix://PATH or stdio://.")
+        str | None, typer.Option(help="Serve Home Assistant's protocol: tcp://HOST:PORT, unix:///PATH or stdio://.")
     ] = None,
     announce: Annotated[bool, typer.Option("--announce", help="Tell Home Assistant of it (mDNS).")] = False,
     tokens: Annotated[Path | None, typer.Option(help="JSON file of an object: token to person.")] = None,
@@ -67,6 +67,8 @@ def command(
         from starlette.applications import Starlette  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(f"listen: {error}; install it: pip install 'idiolect[listen]'") from error
+    if announce and find_spec("zeroconf") is None:
+        raise MissingExtraError("--announce: needs the module 'zeroconf'; install it: pip install zeroconf")
     _few_arenas()
     known = _tokens(tokens)
     if (certificate is None) != (key is None):
@@ -76,21 +78,25 @@ def command(
             f"--host: found {host}, which others can reach; expected --tokens, --certificate and --key with it, since "
             "browsers give no microphone and tokens are no secret without TLS"
         )
-    if wyoming is not None and known and not insecure:
-        raise ConfigurationError("--wyoming: has no login, found --tokens; expected --insecure if anybody may speak")
-    if wyoming is not None and not insecure and not is_this_machine(urlsplit(wyoming).hostname or "localhost"):
-        raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
+    if wyoming is not None and known:
+        raise ConfigurationError(
+            "--wyoming: has no login, found --tokens, without one of which nobody is heard; run two servers: one with "
+            "--tokens for the page and files, one without for Wyoming, with another --state and --port"
+        )
+    from device_sdk.listen.wyoming import place_of
+
+    if wyoming is not None:
+        place = place_of(wyoming)
+        if not insecure and not is_this_machine(place.hostname or "localhost"):
+            raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
     from device_sdk.bundle import Bundle
     from device_sdk.listen.gate import Limits
     from device_sdk.listen.people import People
-    from device_sdk.listen.wyoming import place_of
     from device_sdk.profiles import Profiles
     from device_sdk.settings import DeviceSettings
 
     used = Bundle.open(bundle)
     phrases = [] if vocabulary is None else _phrases(vocabulary, used)
-    if wyoming is not None:
-        place_of(wyoming)
     places = _Places(host, port, page, files, wyoming, announce, (host, *(name or ())), certificate, key)
     exists = state.is_dir() and any(state.iterdir())
     settings = DeviceSettings(keep_corrected=True)
@@ -101,11 +107,13 @@ def command(
 
 def _phrases(path: Path, bundle: Bundle) -> list[str]:
     """Of a file, one a line. Raises ConfigurationError, which names the line that the model cannot spell."""
+    from device_sdk.decoding.hotwords import phrase_of
+
     found: list[str] = []
     for number, line in enumerate(read_utf8(path, ConfigurationError, "--vocabulary").splitlines(), 1):
         if line.strip():
             where = f"--vocabulary: {path}, line {number}"
-            found.append(transcript(line, where, ConfigurationError))
+            found.append(phrase_of(line, where))
             check_letters(found[-1], bundle.tokenizer.letters, where, ConfigurationError)
     return found
 

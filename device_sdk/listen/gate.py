@@ -48,10 +48,11 @@ class Refused(IdiolectError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """upload_bytes: of one file. requests_a_minute: of one address. sessions: live ones at a time. idle_seconds: after
-    which a live session that sends nothing ends."""
+    """upload_bytes, upload_seconds: of one file; hours of silence are a small one. requests_a_minute: of one
+    address. sessions: live ones at a time. idle_seconds: after which a live session that sends nothing ends."""
 
     upload_bytes: int = 25 << 20
+    upload_seconds: float = 3600.0
     requests_a_minute: int = 600
     sessions: int = 32
     idle_seconds: float = 60.0
@@ -130,12 +131,16 @@ def gate(connection: HTTPConnection) -> Gate:
 
 
 def person(connection: HTTPConnection, name: str | None = None) -> str:
-    """Whoever's token it is, or who is named: by ``name``, the query or the header ``X-Idiolect-Person``. A browser
-    opens sockets without headers, so that the query may hold the token."""
-    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    given = token.strip() if scheme.lower() == "bearer" else connection.query_params.get("token")
+    """Whoever's token it is, or who is named: by ``name``, the query or the header ``X-Idiolect-Person``."""
     asked = name or connection.query_params.get("person") or connection.headers.get("x-idiolect-person")
-    return people(connection).who(given or None, asked or None)
+    return people(connection).who(token(connection), asked or None)
+
+
+def token(connection: HTTPConnection) -> str | None:
+    """A browser opens sockets without headers, so that the query may hold it."""
+    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    found = given.strip() if scheme.lower() == "bearer" else connection.query_params.get("token")
+    return found or None
 
 
 def rate(connection: HTTPConnection) -> int:

@@ -5,9 +5,11 @@ https://platform.openai.com/docs/api-reference/audio/createTranscription"""
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from device_sdk.audio import SAMPLE_RATE, read_audio
+from device_sdk.decoding.hotwords import LONGEST_PHRASE
 from device_sdk.device import Device
 from device_sdk.formatting import Cue, cues, srt, webvtt, written_form
 from device_sdk.hypothesis import Result, in_stream
 from device_sdk.listen.answers import Json, log_probability, timed
-from device_sdk.listen.gate import Refused, gate, people, person, received
+from device_sdk.listen.gate import Refused, gate, people, person, received, token
 from device_sdk.transcripts import spelled
 
 FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
@@ -31,6 +34,8 @@ MODEL = "idiolect"
 """The model of whoever asks; other models are people."""
 _PROMPT_WORDS = 5
 _FIELDS = 50
+_FINEST = 48_000  # Hz
+_UNKNOWN = 1 << 62  # frames, where a header does not say how many
 _CHUNK = SAMPLE_RATE
 
 
@@ -47,7 +52,10 @@ def _model(name: str) -> Json:
 
 async def post_transcription(request: Request) -> Response:
     """Fields: file, model, prompt (phrases to expect), response_format, stream, timestamp_granularities[]."""
-    given = await _form(request, gate(request).limits.upload_bytes)
+    limits = gate(request).limits
+    if people(request).closed:
+        people(request).who(token(request))  # nobody without one fills the memory; whom the form names comes below
+    given = await _form(request, limits.upload_bytes)
     content, name, text = given.content, given.name, given.text
     kind = text.get("response_format", "json")
     if kind not in FORMATS:
@@ -55,7 +63,7 @@ async def post_transcription(request: Request) -> Response:
     model = text.get("model", MODEL)
     who = person(request, None if model == MODEL or model.startswith(("whisper", "gpt-")) else model)
     prompt, streamed = text.get("prompt", ""), text.get("stream", "false") == "true"
-    waveform = await run_in_threadpool(read_audio, content, mono=True, name=name)
+    waveform = await run_in_threadpool(_waveform, content, name, limits.upload_seconds)
     device = await run_in_threadpool(people(request).device, who)
     utterances = _utterances(device, waveform, _expected(prompt, device))
     if streamed:
@@ -83,7 +91,7 @@ class _InMemory(MultiPartParser):
 
 async def _form(request: Request, most: int) -> _Form:
     """Raises :class:`Refused`. most: bytes of the body."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise Refused(
             422, "no_file", "file: found none, expected a form (multipart/form-data) with a recording", "file"
         )
@@ -105,12 +113,28 @@ async def _form(request: Request, most: int) -> _Form:
     return _Form(await given.read(), (given.filename or "file")[:100], text, words)
 
 
+def _waveform(content: bytes, name: str, most: float) -> NDArray[np.float32]:
+    """most: seconds, which the header is asked for, since a small file may decode to more than the memory holds. Raises
+    :class:`Refused` (413), AudioError."""
+    import soundfile
+
+    try:
+        info = soundfile.info(BytesIO(content))
+    except soundfile.SoundFileError:
+        return read_audio(content, mono=True, name=name)  # which says what is wrong with it
+    if info.frames < _UNKNOWN and max(info.duration, info.frames * info.channels / _FINEST) > most:
+        found = f"{math.ceil(info.duration)} s, channels: {info.channels}, {info.samplerate} Hz"
+        expected = f"expected at most {most:g} s, and no more than of one channel at {_FINEST} Hz; send it in parts"
+        raise Refused(413, "too_long", f"{name}: found {found}, {expected}", "file")
+    return read_audio(content, mono=True, name=name)
+
+
 def _expected(prompt: str, device: Device) -> list[str]:
     """The phrases of a prompt, which other models take as text before the recording: what stands between commas, lines
     and full stops and is short enough to be a name, in letters that the model has."""
     parts = prompt.replace("\n", ",").replace(".", ",").replace(";", ",").split(",")
     kept = spelled(parts, device.base.tokenizer.letters)
-    return [part for part in kept if len(part.split()) <= _PROMPT_WORDS]
+    return [part for part in kept if len(part.split()) <= _PROMPT_WORDS and len(part) <= LONGEST_PHRASE]
 
 
 def _utterances(device: Device, waveform: NDArray[np.float32], expected: Sequence[str]) -> Iterator[Result]:

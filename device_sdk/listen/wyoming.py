@@ -32,7 +32,7 @@ from wyoming.ping import Ping, Pong
 from wyoming.user_event import UserEvent
 
 from device_sdk.audio import check_sample_rate
-from device_sdk.decoding.hotwords import Hotword
+from device_sdk.decoding.hotwords import LONGEST_PHRASE, Hotword
 from device_sdk.errors import AudioError, ConfigurationError, IdiolectError, ProtocolError
 from device_sdk.hypothesis import Result
 from device_sdk.listen.feedback import tell
@@ -60,7 +60,7 @@ class Wyoming:
         self._server: asyncio.Server | None = None
 
     async def start(self, uri: str) -> str:
-        """Listens at ``tcp://HOST:PORT`` or ``unix://PATH``; returns where, with the port that was free for 0. Raises
+        """Listens at ``tcp://HOST:PORT`` or ``unix:///PATH``; returns where, with the port that was free for 0. Raises
         ConfigurationError for any other."""
         place = place_of(uri)
         if place.scheme == "unix":
@@ -76,7 +76,8 @@ class Wyoming:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
         writer = asyncio.StreamWriter(transport, protocol, None, loop)
-        await _Client(self._people, self._gate, reader, writer).run()
+        with suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):  # it is gone, or too slow
+            await _Client(self._people, self._gate, reader, writer).run()
 
     async def close(self) -> None:
         if self._server is not None:
@@ -93,11 +94,19 @@ class Wyoming:
 
 def place_of(uri: str) -> SplitResult:
     """Raises ConfigurationError for what is no place to listen at."""
-    place = urlsplit(uri)
-    port = place.port if place.scheme == "tcp" else None
+    expected = "expected tcp://HOST:PORT, unix:///PATH or stdio://"
+    try:
+        place = urlsplit(uri)
+        port = place.port if place.scheme == "tcp" else None
+    except ValueError as error:
+        raise ConfigurationError(f"--wyoming: found {uri!r} ({error}), {expected}") from error
+    if place.scheme == "unix" and place.netloc:  # what stands between // and the next / is read as a host
+        raise ConfigurationError(
+            f"--wyoming: found {uri!r}, expected the absolute path of a socket, after three slashes: unix:///PATH"
+        )
     known = {"tcp": place.hostname is not None and port is not None, "unix": bool(place.path), "stdio": True}
     if not known.get(place.scheme, False):
-        raise ConfigurationError(f"--wyoming: found {uri!r}, expected tcp://HOST:PORT, unix://PATH or stdio://")
+        raise ConfigurationError(f"--wyoming: found {uri!r}, {expected}")
     return place
 
 
@@ -112,6 +121,7 @@ class _Client:
         self._asked = Transcribe()
         self._chunks: asyncio.Queue[_Samples | None] = asyncio.Queue(_BACKLOG)
         self._hearing: asyncio.Task[None] | None = None
+        self._rate = 0
 
     async def run(self) -> None:
         try:
@@ -151,7 +161,7 @@ class _Client:
             found = f"{8 * start.width} bits, {start.channels} channels"
             raise AudioError(f"audio-start: found {found}, expected samples of 16 bits, one or two channels")
         self._gate.check_room()
-        self._chunks = asyncio.Queue(_BACKLOG)
+        self._chunks, self._rate = asyncio.Queue(_BACKLOG), rate
         self._hearing = asyncio.create_task(self._listen(who, rate))
 
     def _who(self) -> str:
@@ -161,6 +171,11 @@ class _Client:
     async def _hear(self, chunk: AudioChunk) -> None:
         if self._hearing is None:
             raise ProtocolError("audio-chunk: found no audio-start before it")
+        if chunk.channels not in (1, 2):
+            raise AudioError(f"audio-chunk: found {str(chunk.channels)[:40]} channels, expected one or two")
+        if chunk.rate != self._rate:
+            found = f"found {str(chunk.rate)[:40]} Hz, expected {self._rate}, as audio-start said"
+            raise AudioError(f"audio-chunk: {found}; resample it, or start anew")
         if chunk.width != 2 or len(chunk.audio) % (2 * chunk.channels):
             raise AudioError(f"audio-chunk: found {len(chunk.audio)} bytes, expected whole samples of 16 bits")
         samples = np.frombuffer(chunk.audio, "<i2").astype(np.int16)
@@ -268,7 +283,7 @@ def _expected(asked: Transcribe, letters: frozenset[str]) -> list[str | Hotword]
     """Names and terms that the client expects, of those that the model can spell."""
 
     names, others = (
-        dict.fromkeys(spelled(map(str, many or []), letters))
+        dict.fromkeys(each for each in spelled(map(str, many or []), letters) if len(each) <= LONGEST_PHRASE)
         for many in (asked.transcript_names, asked.transcript_terms)
     )
     terms = [Hotword(each, _TERM_NATS) for each in others if each not in names]

@@ -11,7 +11,7 @@ from rich.table import Table
 from examples import runner
 from examples.gao_2022.experiment import Row, Scale
 from examples.gao_2022.recipes import Recipe
-from server.web.dashboard.plots import Line, lines, standalone
+from server.plots import Line, lines, standalone
 
 _IN_ROUNDS = re.compile(r"users, (\d+) a round: (.+)")
 _WARM_UP, _AVERAGED, _BY_LOSS, _BY_ERROR = "central: warm-up", "FedAvg", "loss-based", "WER-based"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from server.commands.operators import Answer, command, line, moment, table
+from server.commands.shared import Answer, command, line, moment, table
 from server.operators.accounts import Role
 from server.operators.client import OperatorClient
 

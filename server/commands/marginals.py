@@ -13,7 +13,7 @@ import typer
 
 from device_sdk.commands.output import write_file
 from device_sdk.errors import DataError
-from server.commands.operators import Answer, command, line, moment, show, table
+from server.commands.shared import Answer, command, line, moment, show, table
 from server.operators.client import OperatorClient
 from server.operators.messages import MarginalsWords
 

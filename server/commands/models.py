@@ -7,7 +7,7 @@ import typer
 
 from device_sdk.bundle import weights as weight_files
 from device_sdk.errors import ConfigurationError
-from server.commands.operators import Answer, command, line, moment, table
+from server.commands.shared import Answer, command, line, moment, table
 from server.operators.client import OperatorClient
 from server.operators.messages import Model
 

@@ -15,7 +15,7 @@ import typer
 from device_sdk.commands.output import AsJson, Output, deliver, write_file
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.privacy.spending import stated
-from server.commands.operators import Answer, command, finite, show
+from server.commands.shared import Answer, command, finite, show
 from server.operators.client import OperatorClient
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def _plan_in_words(wish: Wish, cohort: int, loss: float, found: dict[str, Any]) 
 
 def _loss_chart(wish: Wish, cohort: int) -> str:
     """Noise over signal by cohort, of this population and larger ones; what is above ``_SHOWN`` is left out."""
+    from server.plots import Line, lines, standalone
     from server.privacy.calibration import losses
-    from server.web.dashboard.plots import Line, lines, standalone
 
     cohorts = sorted({max(1, min(wish.population, round(cohort * 2.0**power))) for power in range(-3, 6)})
     series = [Line("noise = signal", "c0", [1.0] * len(cohorts))]

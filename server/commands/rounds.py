@@ -12,7 +12,7 @@ import typer
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.spending import stated
-from server.commands.operators import Answer, command, finite, moment, show, table
+from server.commands.shared import Answer, command, finite, moment, show, table
 from server.operators.client import OperatorClient
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def sign_root(
 @app.command("status")
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """Show the newest root, its keys and expiry, and what a proposed one still needs."""
-    from server.commands.operators import show
+    from server.commands.shared import show
     from server.signing.roots import proposed, read_chain, signing_of
 
     latest = read_chain(folder / "server" / "roots")[-1].root

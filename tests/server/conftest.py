@@ -83,10 +83,10 @@ class InProcess(httpx.BaseTransport):
 @pytest.fixture
 def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command whose requests go to the server in this process; returns what it printed."""
-    from server.commands import operators
+    from server.commands import shared
     from server.operators.client import OperatorClient
 
-    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=InProcess(http)))
+    monkeypatch.setattr(shared, "OperatorClient", partial(OperatorClient, transport=InProcess(http)))
     monkeypatch.setenv("IDIOLECT_SERVER", "http://testserver")
     monkeypatch.setenv("IDIOLECT_OPERATOR_TOKEN", OPERATOR)
     monkeypatch.setenv("COLUMNS", "200")

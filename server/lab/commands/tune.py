@@ -14,7 +14,7 @@ import typer
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.spending import stated
-from server.commands.operators import show
+from server.commands.shared import show
 from server.lab.commands.shared import command_line, needing_extra, progress_bar, read_numbers
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.web.dashboard.plots import Line, lines, standalone
+from server.plots import Line, lines, standalone
 
 BINS = 10
 COLOURS = ("#888888", "#2c6fbb", "#c2571a", "#3a8f4d", "#8a4fb0", "#a8841a", "#b03060", "#3f8f8f")

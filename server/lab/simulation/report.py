@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from device_sdk.privacy.spending import LARGEST_STATED, stated
 from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate, spread
-from server.web.dashboard.plots import Bar, Line, bars, lines
+from server.plots import Bar, Line, bars, lines
 
 TITLES: dict[Kind, str] = {"slot_error": "Slot error", "wer": "Word error"}
 PARTS = {"all": "devices, all rounds", "last": "devices, last round", "heldout": "held-out voices"}

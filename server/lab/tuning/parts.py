@@ -36,8 +36,8 @@ from server.lab.corpora import Corpus
 from server.lab.corpora.utterance import Utterance
 from server.lab.kept import read_row, write_row
 from server.lab.statistics import mean_interval
+from server.plots import Line, lines, standalone
 from server.privacy.calibration import Wish, quick_noise, smallest_population
-from server.web.dashboard.plots import Line, lines, standalone
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Float = NDArray[np.float32]

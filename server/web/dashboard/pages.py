@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select
 from device_sdk.wire.messages import FIXED_POINT
 from server.devices.enrolment import count_devices
 from server.plans.round import STREAMS, UNDERWAY, RoundState
+from server.plots import Bar, Line, bars, lines
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.models import current_version
@@ -20,7 +21,6 @@ from server.rounds.rollout import conduct
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
-from server.web.dashboard.plots import Bar, Line, bars, lines
 
 RECENT = 40
 _TOLD_ELSEWHERE = ("round.close", "round.abandon", "model.push", "marginals.push")

@@ -350,7 +350,7 @@ class Sound:
 def test_names_need_not_be_utf_8(tiny_bundle, tmp_path, capsys):
     (tmp_path / "au").mkdir()
     for name in (b"a.wav", b"caf\xe9.wav"):
-        with open(os.fsencode(tmp_path / "au") + b"/" + name, "wb") as file:
+        with Path(os.fsdecode(os.fsencode(tmp_path / "au") + b"/" + name)).open("wb") as file:
             soundfile.write(file, noise(8_000, 1), 16_000, format="WAV")
     assert run(tiny_bundle, str(tmp_path / "au"), "--json", "--output", str(tmp_path / "r.jsonl")) == 0
     first, second = lines(capsys)

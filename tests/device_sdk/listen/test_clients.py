@@ -1,6 +1,7 @@
 """Unmodified clients hear what a device hears and are learned from; nobody learns from another's words."""
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import pytest
 import soundfile
 from openai import NotFoundError, OpenAI, UnprocessableEntityError
 from starlette.requests import Request as StarletteRequest
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.client import AsyncTcpClient
+from wyoming.event import Event
 
 from device_sdk import Bundle, Device
 from device_sdk.formatting import written_form
@@ -27,6 +31,7 @@ from tests.device_sdk.listen.clients import (
     by_socket,
     by_wyoming,
     heard_as,
+    samples,
     tell_by_wyoming,
     texts,
     wave,
@@ -122,6 +127,48 @@ def test_a_body_in_chunks_is_no_larger_than_another(server: Server) -> None:
     chunks = (bytes(1 << 20) for _ in range(26))
     found = httpx.post(f"{server.http}/v1/audio/transcriptions", content=chunks, headers=headers)
     assert found.status_code == 413 and "more than 26214400 bytes" in found.json()["error"]["message"]
+
+
+def test_a_form_is_one_however_its_name_is_written(server: Server) -> None:
+    headers = {"content-type": "Multipart/Form-Data; boundary=none"}
+    found = httpx.post(f"{server.http}/v1/audio/transcriptions", content=b"--none--", headers=headers)
+    assert found.json()["error"]["message"] == "file: found none, expected a recording"
+
+
+def test_a_small_file_of_hours_is_not_decoded(server: Server) -> None:
+    """Nor are few that hold many channels."""
+    for seconds, channels, rate in ((3_601, 1, 4_000), (500, 8, 48_000)):
+        content = io.BytesIO()
+        soundfile.write(content, np.zeros((seconds * rate, channels), np.int16), rate, format="FLAC")
+        files = {"file": ("silence.flac", content.getvalue())}
+        found = httpx.post(f"{server.http}/v1/audio/transcriptions", files=files, timeout=60)
+        assert found.status_code == 413 and len(content.getvalue()) < 2 << 20
+        assert f"silence.flac: found {seconds} s, channels: {channels}" in found.json()["error"]["message"]
+
+
+def test_chunks_of_another_kind_are_refused_and_the_rest_is_heard(server: Server, expected: list[str]) -> None:
+    content = samples(clips()[0])
+
+    async def said() -> list[Event]:
+        async with AsyncTcpClient("127.0.0.1", server.port) as client:
+            await client.write_event(AudioStart(RATE, 2, 1).event())
+            for chunk in (AudioChunk(RATE, 2, 0, content), AudioChunk(8_000, 2, 1, content)):
+                await client.write_event(chunk.event())
+            await client.write_event(AudioChunk(RATE, 2, 1, content).event())
+            await client.write_event(AudioStop().event())
+            events: list[Event] = []
+            while not events or events[-1].type != "transcript":
+                event = await client.read_event()
+                assert event is not None, events
+                events.append(event)
+            return events
+
+    events = asyncio.run(said())
+    assert [event.data["text"] for event in events if event.type == "error"] == [
+        "audio-chunk: found 0 channels, expected one or two",
+        "audio-chunk: found 8000 Hz, expected 16000, as audio-start said; resample it, or start anew",
+    ]
+    assert events[-1].data["text"] == expected[0]
 
 
 def test_a_recording_is_never_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:

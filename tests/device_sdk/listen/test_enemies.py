@@ -156,6 +156,14 @@ def test_who_asks_too_often_is_told_so(tmp_path: Path) -> None:
         assert statuses[:25] == [200] * 25 and statuses[-1] == 429
 
 
+def test_what_cannot_be_shown_again_is_not_kept(server: Server) -> None:
+    header, url = {"X-Idiolect-Person": "surrogate"}, f"{server.http}{PATHS[3]}"
+    for wrong in ({"kind": "\ud800"}, {"spellings": ["\ud800"]}, {"phrase": "a" * 20_000}):
+        answer = httpx.post(url, content=json.dumps({"phrase": "anna"} | wrong), headers=header, timeout=60)
+        assert answer.status_code == 422, answer.text
+    assert httpx.get(url, headers=header, timeout=60).json() == {"phrases": []}
+
+
 def test_a_client_that_stalls_or_leaves_harms_no_other(server: Server) -> None:
     async def meanwhile() -> str:
         url = f"{server.http.replace('http', 'ws', 1)}/v1/listen?person=stalls"

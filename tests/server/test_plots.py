@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.dashboard.plots import HEIGHT, WIDTH, Bar, Line, bars, lines
+from server.plots import HEIGHT, WIDTH, Bar, Line, bars, lines
 
 VALUES = st.lists(st.one_of(st.none(), st.floats(0, 1e7)), min_size=1, max_size=6)
 
