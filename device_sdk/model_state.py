@@ -21,7 +21,7 @@ from device_sdk.learning.delta import GradientSum, Measures, empty, measures_fro
 from device_sdk.learning.guard import Watch
 from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.memory import utterances
-from device_sdk.learning.step import Arrays, Momentum
+from device_sdk.learning.step import Arrays, Course
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import given, vocabulary
 from device_sdk.personalization.vocabulary import Phrases
@@ -70,7 +70,7 @@ class ModelState:
         else:
             _check(base, local=local.weights, teacher=local.teacher, start=local.start)
             teacher = local.weights if local.teacher is None else local.teacher
-            student = Student(local.weights, teacher, Momentum(), local.steps, local.utterances, local.start)
+            student = Student(local.weights, teacher, Course(), local.steps, local.utterances, local.start)
             proven = _proven(store, parameters, student, base)
         if not replaced:
             student = _with_teacher(student, records.read_published(store, "published_teacher"), bundle)

@@ -92,7 +92,3 @@ class Resampler:
         if last:
             self._stream = None
         return resampled
-
-    def finish(self) -> NDArray[np.float32]:
-        """The samples still inside, [S'] float32."""
-        return self.feed(np.zeros(0, np.float32), last=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle.architecture import BLANK
 from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide, Guided
 from device_sdk.runtimes.protocol import States, Transducer
 
@@ -49,11 +50,11 @@ class PrefixTree:
 
     __slots__ = ("_children", "_predicted", "_states", "_used", "guide", "root", "transducer")
 
-    def __init__(self, transducer: Transducer, blank: int = 0, guide: Guide | None = None) -> None:
+    def __init__(self, transducer: Transducer, guide: Guide | None = None) -> None:
         self.transducer = transducer
         self.guide = guide
-        self.root = Prefix(None, blank, UNGUIDED if guide is None else guide.start())
-        predicted, states = transducer.predict(np.array([blank], np.int64), None)
+        self.root = Prefix(None, BLANK, UNGUIDED if guide is None else guide.start())
+        predicted, states = transducer.predict(np.array([BLANK], np.int64), None)
         self._predicted: Any = predicted
         self._states: list[Any] = list(states)
         self.root.row = 0

@@ -14,6 +14,7 @@ from device_sdk.feedback.slots import SlotLexicon, slot_cost
 
 _WINDOWS = 3
 _STATES = 6
+BASES = 4
 _INSERTION = 0.3
 """Similarity that an insertion counts as: below replacing words that sound alike, above replacing unlike ones."""
 
@@ -27,13 +28,11 @@ class _Draft:
     merit: float
 
 
-def repair(
-    texts: Sequence[str], truth: Mapping[str, str], lexicon: SlotLexicon, *, bases: int = 4, limit: int = 16
-) -> tuple[str, ...]:
-    """Candidates without slot errors, made from the first ``bases`` texts; at most ``limit``, none twice. texts:
+def repair(texts: Sequence[str], truth: Mapping[str, str], lexicon: SlotLexicon, *, limit: int = 16) -> tuple[str, ...]:
+    """Candidates without slot errors, made from the first :data:`BASES` texts; at most ``limit``, none twice. texts:
     n-best, best first. truth: slot type -> value. Texts that are right already are not returned. Earlier candidates
     come from better entries and need smaller changes."""
-    columns = [_repairs(text, truth, lexicon) for text in texts[:bases] if slot_cost(text, truth, lexicon)]
+    columns = [_repairs(text, truth, lexicon) for text in texts[:BASES] if slot_cost(text, truth, lexicon)]
     rows = chain.from_iterable(zip_longest(*columns))
     return tuple(dict.fromkeys(text for text in rows if text is not None and text not in texts))[:limit]
 

@@ -34,7 +34,7 @@ from device_sdk.learning.candidates import Heard
 from device_sdk.learning.learner import Student
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import posterior
-from device_sdk.learning.step import Arrays, Momentum
+from device_sdk.learning.step import Arrays, Course
 from device_sdk.learning.teacher import Hearing, Opener, Teacher, heard_of
 
 
@@ -104,13 +104,12 @@ class Comparison:
 class Watch:
     """What the guard remembers from run to run, none of it content. served, drift: capital of the bets that the local
     model is worse than the published one, and than the proven one. confirmed: utterances in a row of which feedback
-    said what was right, and nothing against the model. rollbacks: how many there were; why: the last reason."""
+    said what was right, and nothing against the model. rollbacks: how many there were."""
 
     served: float = 1.0
     drift: float = 1.0
     confirmed: int = 0
     rollbacks: int = 0
-    why: str | None = None
 
 
 def compare(
@@ -210,7 +209,7 @@ def from_bytes(content: bytes | None) -> Watch:
     with reading("settings/guard"):
         fields = json.loads(content)
         counts = int(fields["confirmed"]), int(fields["rollbacks"])
-        watch = Watch(float(fields["served"]), float(fields["drift"]), *counts, fields["why"])
+        watch = Watch(float(fields["served"]), float(fields["drift"]), *counts)
         if not (math.isfinite(watch.served + watch.drift) and min(watch.served, watch.drift, *counts) >= 0):
             raise ValueError
         return watch
@@ -312,11 +311,11 @@ class Judge:
             target, name = replace(student, weights=self._weights, utterances=0, start=None), _PUBLISHED
             self.proven = None
         why = f"back to {name}: {why}"
-        self.watch = Watch(rollbacks=self.watch.rollbacks + 1, why=why)
+        self.watch = Watch(rollbacks=self.watch.rollbacks + 1)
         self._checked_last, self._learned_from = None, 0
         self._readings.clear()
         teacher = target.weights if student.teacher_version is None else student.teacher
-        left = replace(student, weights=target.weights, teacher=teacher, momentum=Momentum(), factors={})
+        left = replace(student, weights=target.weights, teacher=teacher, course=Course(), factors={})
         return replace(left, utterances=target.utterances, start=target.start), why
 
     def _standard(self, example: Example) -> Hearing:

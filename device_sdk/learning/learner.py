@@ -21,7 +21,7 @@ from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Objective, label
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.step import Arrays, Float, Momentum
+from device_sdk.learning.step import Arrays, Course, Float
 from device_sdk.learning.teacher import Teacher, follow, heard_of
 from device_sdk.runtimes.protocol import Training
 from device_sdk.runtimes.windows import KEPT
@@ -35,7 +35,7 @@ _STATES = 8
 _LATTICE_BYTES = 64  # of a node: eight float64 values
 _JOINT_FRAMES = 8  # that the joint runs over at a time
 _JOINT_BYTES = 12  # of a hidden or output unit of the joint: its float32 value, its gradient, and one to work with
-_COPIES = 5  # as large as what is trained: gradients, those divided by their size, momentum, new weights, teacher
+_COPIES = 4  # as large as what is trained: gradients, those divided by their size, new weights, teacher
 _MARGIN = 1.25
 
 
@@ -49,7 +49,7 @@ class Student:
 
     weights: Arrays
     teacher: Arrays
-    momentum: Momentum = field(default_factory=Momentum)
+    course: Course = field(default_factory=Course)
     steps: int = 0
     utterances: int = 0
     start: Arrays | None = None
@@ -210,10 +210,10 @@ def replay_one(student: Student, example: Example, trainer: Trainer) -> Outcome:
 def _aside(student: Student, features: Float, loss: Objective, trainer: Trainer, passes: int) -> Outcome:
     """After steps on something else than the user's newest utterance, whose loss is of another size: what is usual for
     those stays."""
-    usual = student.momentum.loss
-    student = replace(student, momentum=replace(student.momentum, loss=math.nan))
+    usual = student.course.loss
+    student = replace(student, course=replace(student.course, loss=math.nan))
     student, losses, norms = _descend(student, features, loss, trainer, passes)
-    return Outcome(replace(student, momentum=replace(student.momentum, loss=usual)), losses, norms)
+    return Outcome(replace(student, course=replace(student.course, loss=usual)), losses, norms)
 
 
 def _collect(student: Student, features: Float, loss: Objective, trainer: Trainer) -> Stepped:
@@ -269,12 +269,12 @@ def _descend(
         if scales is not None:
             gradients = steps.precondition(gradients, scales)
         moving = student.factors if matrices else student.weights
-        moved, momentum, norm = steps.sgd(moving, gradients, value, student.momentum, step)
+        moved, course, norm = steps.sgd(moving, gradients, value, student.course, step)
         weights = steps.merge(student.weights, student.factors, moved, matrices) if matrices else moved
         taken, teacher, factors = student.steps + 1, student.teacher, moved if matrices else {}
         if student.teacher_version is None:
             teacher = follow(teacher, weights, taken, settings.teacher)
-        student = replace(student, weights=weights, teacher=teacher, momentum=momentum, steps=taken, factors=factors)
+        student = replace(student, weights=weights, teacher=teacher, course=course, steps=taken, factors=factors)
         losses.append(value)
         norms.append(norm)
     return student, tuple(losses), tuple(norms)

@@ -16,14 +16,13 @@ Serving = Literal["best", "sampled"]
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """learning_rate: of SGD. momentum: 0 for none. clip_norm: largest L2 norm of the (preconditioned) gradient over all
+    """learning_rate: of SGD. clip_norm: largest L2 norm of the (preconditioned) gradient over all
     parameters together. precondition: divide gradients by their usual sizes, where the bundle knows them, with
     ``damping`` (see :func:`device_sdk.learning.step.scales`). largest_norm: a gradient longer than this before clipping
     counts as divergence. largest_rise: a loss this many times the running mean does too, where it is also above
     ``largest_rise`` times 10 nats (one hard utterance after easy ones is no divergence)."""
 
     learning_rate: float = 0.2
-    momentum: float = 0.0
     clip_norm: float = 1.0
     precondition: bool = True
     damping: float = 0.1
@@ -33,7 +32,6 @@ class StepSettings:
     def __post_init__(self) -> None:
         positive = ("learning_rate", "clip_norm", "damping", "largest_norm", "largest_rise")
         check_intervals("step", self, "(0, inf)", *positive)
-        check_intervals("step", self, "[0, 1)", "momentum")
 
 
 @dataclass(frozen=True, slots=True)

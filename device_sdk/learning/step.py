@@ -1,11 +1,11 @@
-"""One step in numpy: masked features, preconditioned gradients, clipped SGD with momentum, factors of low rank; and
+"""One step in numpy: masked features, preconditioned gradients, clipped SGD with course, factors of low rank; and
 checks of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,10 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
-class Momentum:
-    """What SGD remembers between steps. velocity: running sum of gradients, empty at the start or without momentum.
-    loss: running mean of the losses seen, NaN at the start. steps: taken so far."""
+class Course:
+    """What steps remember of those before. loss: running mean of the losses seen, NaN at the start. steps: taken so
+    far."""
 
-    velocity: Arrays = field(default_factory=dict)
     loss: float = math.nan
     steps: int = 0
 
@@ -99,38 +98,33 @@ def global_norm(arrays: Arrays) -> float:
 
 
 def sgd(
-    weights: Arrays, gradients: Arrays, loss: float, momentum: Momentum, settings: StepSettings
-) -> tuple[dict[str, Float], Momentum, float]:
-    """One step: weights - learning_rate * (clipped gradient, plus momentum). Returns (weights, momentum, norm).
+    weights: Arrays, gradients: Arrays, loss: float, course: Course, settings: StepSettings
+) -> tuple[dict[str, Float], Course, float]:
+    """One step: weights - learning_rate * clipped gradient. Returns (weights, course, norm).
     Constants among the weights (no gradient of that name) are passed through. LearningError: the loss or a gradient is
     not finite, the gradient's norm or the loss exploded, or the step would leave a weight that is not finite. The
     arrays given are never changed, so the weights are as they were."""
     if not math.isfinite(loss):
-        raise LearningError(f"step {momentum.steps}: loss: found {loss}, expected a finite number; the step is refused")
+        raise LearningError(f"step {course.steps}: loss: found {loss}, expected a finite number; the step is refused")
     if not math.isfinite(norm := global_norm(gradients)):
-        check_finite(gradients, f"step {momentum.steps}: gradient {{}}: found values that are not finite; refused")
+        check_finite(gradients, f"step {course.steps}: gradient {{}}: found values that are not finite; refused")
     if not norm <= settings.largest_norm:
         raise LearningError(
-            f"step {momentum.steps}: gradient norm: found {norm:.3g}, expected at most {settings.largest_norm:.3g}; "
+            f"step {course.steps}: gradient norm: found {norm:.3g}, expected at most {settings.largest_norm:.3g}; "
             "the step is refused"
         )
-    mean = loss if math.isnan(momentum.loss) else momentum.loss
+    mean = loss if math.isnan(course.loss) else course.loss
     if loss > settings.largest_rise * max(abs(mean), 10.0):
         raise LearningError(
-            f"step {momentum.steps}: loss: found {loss:.3g}, expected less than {settings.largest_rise:.3g} times its "
+            f"step {course.steps}: loss: found {loss:.3g}, expected less than {settings.largest_rise:.3g} times its "
             f"running mean {mean:.3g}; refused"
         )
     scale = np.float32(min(1.0, settings.clip_norm / norm) if norm else 1.0)
-    velocity, stepped, rate = dict[str, Float](), dict(weights), np.float32(settings.learning_rate)
+    stepped, rate = dict(weights), np.float32(settings.learning_rate)
     for name, gradient in gradients.items():
-        direction = gradient * scale
-        if settings.momentum:
-            if name in momentum.velocity:
-                direction += np.float32(settings.momentum) * momentum.velocity[name]
-            velocity[name] = direction
-        stepped[name] = weights[name] - rate * direction
-    check_finite(stepped, f"step {momentum.steps}: {{}}: the step leaves values that are not finite; refused")
-    return stepped, Momentum(velocity, 0.9 * mean + 0.1 * loss, momentum.steps + 1), norm
+        stepped[name] = weights[name] - rate * (gradient * scale)
+    check_finite(stepped, f"step {course.steps}: {{}}: the step leaves values that are not finite; refused")
+    return stepped, Course(0.9 * mean + 0.1 * loss, course.steps + 1), norm
 
 
 # Adapters (Hu et al. 2021, LoRA): a matrix W [out, in] with factors up [out, r] and down [r, in] is used as

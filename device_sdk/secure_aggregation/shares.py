@@ -60,11 +60,11 @@ def read_share(content: bytes) -> Elements:
     return elements
 
 
-def powers(points: Elements, degrees: int, prime: int = PRIME) -> Elements:
+def powers(points: Elements, degrees: int) -> Elements:
     """point^degree modulo the prime, from degree 0: int64 [points, degrees]."""
     columns = [np.ones(len(points), np.int64)]
     for _ in range(degrees - 1):
-        columns.append(columns[-1] * points % prime)
+        columns.append(columns[-1] * points % PRIME)
     return np.stack(columns, axis=1)
 
 

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from export.autodiff.graph import FixedGraph, attributes
 
-Values = dict[str, Tensor]
 Operator = Callable[[list[Tensor | None], Mapping[str, Any], onnx.NodeProto], Any]
 
 

@@ -195,7 +195,7 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
     probability that the alignment uses the edge, which is d(log-likelihood)/d(edge's log-probability)."""
     frames, columns, count = g.size(blank, 0), g.size(blank, 1), g.size(blank, 2)
     diagonals, impossible = g.subtract(g.add(frames, columns), g.integers(1)), g.double(IMPOSSIBLE)
-    blank, emit = (_by_diagonal(g, edge, frames, columns, count, diagonals) for edge in (blank, emit))
+    blank, emit = (_by_diagonal(g, edge, columns, count, diagonals) for edge in (blank, emit))
 
     def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
         stay, move = q.add(states[0], now[0]), q.shift(q.add(states[0], now[1]), 1, impossible)
@@ -233,7 +233,7 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
     return g.op("Neg", likelihood), by_blank, by_token
 
 
-def _by_diagonal(g: GraphBuilder, edges: Value, frames: Value, columns: Value, count: Value, diagonals: Value) -> Value:
+def _by_diagonal(g: GraphBuilder, edges: Value, columns: Value, count: Value, diagonals: Value) -> Value:
     """[T, U + 1, N] -> [T + U, U + 1, N] with row n, column u holding (t = n - u, u), impossible outside the lattice.
     Each column is padded to T + U + 1 entries and read back with a period of T + U, which shifts column u by u."""
     padding = g.expand(g.double(IMPOSSIBLE), columns, columns, count)

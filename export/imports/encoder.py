@@ -25,7 +25,6 @@ from export.imports.dequantized import dequantized
 from export.imports.folder import Graph
 from export.imports.linear import Linear
 
-FAMILIES = ("zipformer2", "nemo")
 BIAS = "idiolect.bias"  # of the joiner, in the graph
 _NEMO = "EncDec"  # how its model types begin
 _NORMALIZED = {"": False, "NA": False, "per_feature": True}

@@ -17,7 +17,7 @@ IMPOSSIBLE = [
     (LearningSettings, "learning", {"label_weight": -1.0, "supervision_weight": -1.0, "passes": 0, "hypotheses": 0}),
     (LearningSettings, "learning", {"baseline": math.nan, "baseline_decay": 1.5, "rank": 0, "subset": "lowest"}),
     (LearningSettings, "learning", {"serving": "first", "labels": "none", "confirmation": 0.0, "keep": 1.5}),
-    (StepSettings, "step", {"learning_rate": 0.0, "clip_norm": math.inf, "momentum": 1.0}),
+    (StepSettings, "step", {"learning_rate": 0.0, "clip_norm": math.inf}),
     (TeacherSettings, "teacher", {"decay": 1.5, "interval": 0, "confidence": -0.1, "schedule": "never"}),
     (MaskSettings, "masks", {"time_masks": -1, "time_share": 2.0}),
     (RehearsalSettings, "rehearsal", {"every": 0, "weight": -1.0}),

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation.participant import Participant, advertise, answer
-from device_sdk.wire.messages import FIXED_POINT, CheckedIn, Message, Receipt
+from device_sdk.wire.messages import FIXED_POINT, CheckedIn, Receipt
 from device_sdk.wire.secure_aggregation import AggregationTask
 from server.lab.load.devices import SECONDS, Device, Line, Target, device_of
 
@@ -207,10 +207,6 @@ def _one_count(target: Target, number: int) -> NDArray[np.int64]:
     vector = np.zeros(target.words, np.int64)
     vector[target.word_of(number)] = FIXED_POINT
     return vector
-
-
-def _bytes(message: Message) -> bytes:
-    return message.model_dump_json().encode()
 
 
 def series(target: Target, numbers: range, rounds: int, each: int, journal: Path, stop: Path) -> Tally:

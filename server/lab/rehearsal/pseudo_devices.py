@@ -15,7 +15,7 @@ from device_sdk.errors import ConfigurationError, DataError, LearningError
 from device_sdk.learning.delta import GradientSum, add, difference, empty, mean
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.settings import MaskSettings, StepSettings
-from device_sdk.learning.step import Momentum, mask, precondition, scales, sgd
+from device_sdk.learning.step import Course, mask, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.runtimes.protocol import Gradients
 from device_sdk.runtimes.training import TrainingSession
@@ -72,12 +72,12 @@ class PseudoDevices:
         base = {name: weights[name] for name in self._bundle.architecture.parameter_shapes()}
         second_moments = self._bundle.second_moments if step.precondition else None
         factors = None if second_moments is None else scales(second_moments, step.damping)
-        local, momentum = dict(weights), Momentum()
+        local, course = dict(weights), Course()
         for index in share:
             found = self._run(local, self._utterances[index], generator)
             if found is not None:
                 gradients = found.gradients if factors is None else precondition(found.gradients, factors)
-                local, momentum, _ = sgd(local, gradients, float(found.negative_log_likelihoods[0]), momentum, step)
+                local, course, _ = sgd(local, gradients, float(found.negative_log_likelihoods[0]), course, step)
         return difference({name: local[name] for name in base}, base)
 
     def _run(self, weights: Weights, utterance: Utterance, generator: np.random.Generator) -> Gradients | None:

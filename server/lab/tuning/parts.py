@@ -26,7 +26,7 @@ from device_sdk.errors import DataError
 from device_sdk.features import logmel
 from device_sdk.learning.delta import difference, secret_gaussian
 from device_sdk.learning.settings import StepSettings
-from device_sdk.learning.step import Momentum, global_norm, precondition, scales, sgd
+from device_sdk.learning.step import Course, global_norm, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.privacy.spending import stated
 from device_sdk.runtimes.training import TrainingSession
@@ -182,13 +182,13 @@ def _learned(
     names = tuple(shapes)
     factors = None if bundle.second_moments is None else scales(bundle.second_moments, step.damping)
     local: Arrays = dict(base)
-    momentum = Momentum()
+    course = Course()
     for features, tokens in lessons:
         found = session.run(local, features, (tokens,), np.ones(1, np.float32))
         gradients = {name: found.gradients[name] for name in names}
         if factors is not None:
             gradients = precondition(gradients, {name: factors[name] for name in names})
-        local, momentum, _ = sgd(local, gradients, float(found.negative_log_likelihoods[0]), momentum, step)
+        local, course, _ = sgd(local, gradients, float(found.negative_log_likelihoods[0]), course, step)
     return difference({name: local[name] for name in names}, {name: base[name] for name in names})
 
 

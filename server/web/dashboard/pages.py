@@ -256,9 +256,9 @@ def lines_of(
     return {"title": title, "svg": _named(lines(drawn, shown, unit, percent=percent), title)}
 
 
-def bars_of_words(words: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any]:
+def bars_of_words(words: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The words whose probability rose most, before and after."""
-    risen = [word for word in words if word["after"] > word["before"]][:most]
+    risen = [word for word in words if word["after"] > word["before"]][:8]
     colours = {"before": "second", "after": "first"}
     groups = [(word["word"], [Bar(name, colour, word[name]) for name, colour in colours.items()]) for word in risen]
     title = "Words that gained most probability"

@@ -144,7 +144,7 @@ WRONG_WATCHES = map(guard.to_bytes, (Watch(served=-1.0), Watch(drift=math.nan)))
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", *WRONG_WATCHES])
 def test_damaged_records_are_refused(content: bytes) -> None:
-    watch = Watch(2.5, 1.0, 4, 3, "it has left what that model thinks likely, and no feedback says why")
+    watch = Watch(2.5, 1.0, 4, 3)
     assert (guard.from_bytes(guard.to_bytes(watch)), guard.from_bytes(None)) == (watch, Watch())
     with pytest.raises(StateError, match="settings/guard"):
         guard.from_bytes(content)

@@ -72,7 +72,7 @@ from pathlib import Path
 import numpy as np
 from device_sdk.bundle import Bundle
 from device_sdk.learning.learner import step_bytes
-from device_sdk.learning.step import Momentum, sgd
+from device_sdk.learning.step import Course, sgd
 from device_sdk.learning.settings import StepSettings
 from device_sdk.runtimes.training import TrainingSession
 
@@ -89,7 +89,7 @@ parameters = {name: np.array(array) for name, array in bundle.weights.items()}
 before = kilobytes("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
 found = session.run(parameters, features, tokens, [1.0] * count)
-moved = sgd(parameters, found.gradients, 1.0, Momentum(), StepSettings(momentum=0.9))
+moved = sgd(parameters, found.gradients, 1.0, Course(), StepSettings())
 print(json.dumps([1024 * (kilobytes("VmHWM") - before), step_bytes(architecture, "whole", frames, [length] * count)]))
 """
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from device_sdk.bundle.second_moments import moments
 from device_sdk.errors import LearningError
 from device_sdk.learning.settings import MaskSettings, StepSettings
-from device_sdk.learning.step import Momentum, factor_scales, factorize, mask, merge, precondition, scales, sgd
+from device_sdk.learning.step import Course, factor_scales, factorize, mask, merge, precondition, scales, sgd
 from tests.device_sdk.learning.test_delta import arrays
 
 Arrays = dict[str, np.ndarray]
@@ -20,39 +20,31 @@ seeds = st.integers(0, 2**32 - 1)
 def test_a_step_by_hand() -> None:
     weights = arrays([1.0, 2.0], [3.0]) | {"features.mean": np.ones(2, np.float32)}
     settings = StepSettings(learning_rate=0.1, clip_norm=2.5)
-    stepped, momentum, norm = sgd(weights, arrays([3.0, 0.0], [4.0]), 2.0, Momentum(), settings)
+    stepped, course, norm = sgd(weights, arrays([3.0, 0.0], [4.0]), 2.0, Course(), settings)
     assert norm == 5.0
     np.testing.assert_allclose([*stepped["p0"], *stepped["p1"]], [0.85, 2.0, 2.8], rtol=1e-6)
     assert stepped["features.mean"] is weights["features.mean"] and weights["p0"].tolist() == [1.0, 2.0]
-    assert (momentum.steps, momentum.loss, momentum.velocity) == (1, 2.0, {})
-
-
-def test_momentum_adds_up() -> None:
-    settings = StepSettings(learning_rate=1.0, clip_norm=10, momentum=0.5)
-    weights, momentum = arrays([0.0]), Momentum()
-    for _ in range(3):
-        weights, momentum, _ = sgd(weights, arrays([1.0]), 1.0, momentum, settings)
-    assert (weights["p0"].tolist(), momentum.steps) == ([-(1 + 1.5 + 1.75)], 3)
+    assert (course.steps, course.loss) == (1, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("gradient", "loss", "momentum", "settings", "words"),
+    ("gradient", "loss", "course", "settings", "words"),
     [
-        ([1.0], math.nan, Momentum(), StepSettings(), "loss: found nan"),
-        ([1.0], math.inf, Momentum(), StepSettings(), "loss: found inf"),
-        ([math.nan], 1.0, Momentum(), StepSettings(), "gradient p0"),
-        ([3e38, 3e38], 1.0, Momentum(), StepSettings(), "norm|not finite"),
-        ([2e4], 1.0, Momentum(), StepSettings(), "gradient norm: found 2e.04"),
-        ([1.0], 1000.0, Momentum(loss=20.0), StepSettings(), "running mean 20"),
-        ([1e3], 1.0, Momentum(), StepSettings(learning_rate=1e38, clip_norm=1e3), "p0: the step leaves"),
+        ([1.0], math.nan, Course(), StepSettings(), "loss: found nan"),
+        ([1.0], math.inf, Course(), StepSettings(), "loss: found inf"),
+        ([math.nan], 1.0, Course(), StepSettings(), "gradient p0"),
+        ([3e38, 3e38], 1.0, Course(), StepSettings(), "norm|not finite"),
+        ([2e4], 1.0, Course(), StepSettings(), "gradient norm: found 2e.04"),
+        ([1.0], 1000.0, Course(loss=20.0), StepSettings(), "running mean 20"),
+        ([1e3], 1.0, Course(), StepSettings(learning_rate=1e38, clip_norm=1e3), "p0: the step leaves"),
     ],
 )
-def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, settings, words) -> None:
+def test_divergence_is_refused_and_the_weights_stay(gradient, loss, course, settings, words) -> None:
     weights = arrays([1.0] * len(gradient))
     with np.errstate(all="ignore"), pytest.raises(LearningError, match=words):
-        sgd(weights, arrays(gradient), loss, momentum, settings)
+        sgd(weights, arrays(gradient), loss, course, settings)
     assert weights["p0"].tolist() == [1.0] * len(gradient)
-    easy = Momentum(loss=0.5)
+    easy = Course(loss=0.5)
     assert sgd(weights, weights, 40.0, easy, StepSettings())[0]["p0"][0] < 1.0, "a hard one after easy ones is none"
 
 

@@ -16,7 +16,7 @@ from device_sdk.bundle.architecture import factor_names, trainable
 from device_sdk.bundle.streaming import StatelessPredictor, subsets_of
 from device_sdk.errors import BundleError, LearningError
 from device_sdk.learning.settings import StepSettings
-from device_sdk.learning.step import Momentum, factorize, sgd
+from device_sdk.learning.step import Course, factorize, sgd
 from device_sdk.runtimes.protocol import Windows, whole_windows
 from device_sdk.runtimes.streaming import TAIL
 from device_sdk.runtimes.training import TrainingSession
@@ -282,7 +282,7 @@ def test_a_gradient_that_is_no_number_is_refused_and_the_weights_stay(bundle: Bu
     found = TrainingSession(bundle, subset=subset).run(parameters, features, [[3, 4]], [1.0])
     with pytest.raises(LearningError, match="refused"):
         loss = float(found.negative_log_likelihoods.sum())
-        sgd(parameters, found.gradients, loss, Momentum(), StepSettings())
+        sgd(parameters, found.gradients, loss, Course(), StepSettings())
     assert all((parameters[each] == value).all() for each, value in before.items())
 
 

@@ -14,7 +14,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features import logmel
 from device_sdk.learning.settings import MaskSettings, StepSettings
-from device_sdk.learning.step import Momentum, mask, sgd
+from device_sdk.learning.step import Course, mask, sgd
 from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.runtimes.training import TrainingSession
 from server.aggregation.weights_file import parse_weights
@@ -44,7 +44,7 @@ def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.nd
     """What the index-th pseudo-device of a round sends, computed from the training graph by hand."""
     share = draw(6, 3, 2, number, 5)[index]
     generator, session = np.random.default_rng((5, number, index)), TrainingSession(bundle)
-    weights, momentum, step = dict(bundle.weights), Momentum(), StepSettings(0.1)
+    weights, course, step = dict(bundle.weights), Course(), StepSettings(0.1)
     sums = {name: np.zeros(shape) for name, shape in bundle.architecture.parameter_shapes().items()}
     for position in share:
         features = logmel(spoken(position).load(), bundle.features)
@@ -56,7 +56,7 @@ def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.nd
         else:
             assert bundle.second_moments is None  # which gradients would be divided by
             loss = float(found.negative_log_likelihoods[0])
-            weights, momentum, _ = sgd(weights, found.gradients, loss, momentum, step)
+            weights, course, _ = sgd(weights, found.gradients, loss, course, step)
     return sums if kind == "gradient" else {name: weights[name] - bundle.weights[name] for name in sums}
 
 
