@@ -20,14 +20,11 @@ _LAG = 0.25
 @dataclass(frozen=True, slots=True)
 class RepetitionSettings:
     """similarity: two n-best lists are of the same words when :func:`likeness` is at least this; above 1 finds none.
-    seconds: a repetition begins at most this long after its first ended. texts: how many of each list are compared.
-    same: whether an utterance heard exactly as the one before is one too; by default not, since "next", said twice and
-    heard twice, is wanted twice."""
+    seconds: a repetition begins at most this long after its first ended. texts: how many of each list are compared."""
 
     similarity: float = 0.8
     seconds: float = 10.0
     texts: int = 4
-    same: bool = False
 
     def __post_init__(self) -> None:
         check_intervals("repetition", self, "[0, inf)", "similarity", "seconds")
@@ -47,8 +44,8 @@ def is_repetition(
     before the first had ended, as where an app feeds recordings: that is no repetition."""
     if not first or not second or not 0.0 <= delay <= settings.seconds:
         return False
-    if first[0] == second[0]:
-        return settings.same and bool(first[0])
+    if first[0] == second[0]:  # "next", said twice and heard twice, is wanted twice
+        return False
     return likeness(first[: settings.texts], second[: settings.texts]) >= settings.similarity
 
 
