@@ -19,6 +19,7 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from device_sdk.commands.output import deliver, write_file
@@ -100,13 +101,17 @@ def keep(folder: Path, names: Sequence[object], recipe: Any, kind: type[Row], ma
 
 
 def keep_weights(path: Path, make: Callable[[], Weights]) -> dict[str, NDArray[np.float32]]:
-    """The weights in a safetensors file, which is written first where there is none."""
+    """The weights in a safetensors file, which is written first where there is none. Raises DataError naming a damaged
+    file."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".part")
         save_file(dict(make()), temporary)
         temporary.replace(path)
-    return load_file(path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DataError(f"{path}: not readable weights ({error}); delete it to have them made again") from error
 
 
 def choose(known: Mapping[str, Row], only: Sequence[str] | None) -> list[Row]:

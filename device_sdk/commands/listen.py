@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import json
 import signal
+import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def command(
         place = place_of(wyoming)
         if not insecure and not is_this_machine(place.hostname or "localhost"):
             raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
+    if announce and (wyoming is None or place_of(wyoming).scheme != "tcp"):
+        raise ConfigurationError(f"--announce: found --wyoming {wyoming}, expected tcp://HOST:PORT, which others find")
     from device_sdk.bundle import Bundle
     from device_sdk.listen.gate import Limits
     from device_sdk.listen.people import People
@@ -139,7 +142,7 @@ async def _serve(people: People, places: _Places, limits: Limits) -> None:
 
     from device_sdk.listen.app import LOOPBACK, create_app
     from device_sdk.listen.gate import Gate
-    from device_sdk.listen.wyoming import Wyoming
+    from device_sdk.listen.wyoming import Wyoming, place_of
 
     gate = Gate(limits)
     app = create_app(people, gate, page=places.page, files=places.files, hosts=[*LOOPBACK, *places.hosts])
@@ -165,8 +168,10 @@ async def _serve(people: People, places: _Places, limits: Limits) -> None:
         if places.announce:
             from wyoming.zeroconf import HomeAssistantZeroconf
 
-            port = int(ready["wyoming"].rpartition(":")[2])
-            await HomeAssistantZeroconf(port, "idiolect", places.host).register_server()
+            place = place_of(ready["wyoming"])
+            address = socket.gethostbyname(place.hostname or "")
+            found = None if address == "0.0.0.0" else address
+            await HomeAssistantZeroconf(place.port or 0, "idiolect", found).register_server()
     print(json.dumps(ready), file=sys.stderr if at_streams else sys.stdout, flush=True)
     if places.page and sys.stderr.isatty():
         print(f"idiolect: open {ready['http']} in a browser; Ctrl-C ends", file=sys.stderr)

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
+from device_sdk.commands import listen as command_of_listen
 from device_sdk.commands.listen import command as listen
-from device_sdk.errors import MissingExtraError
+from device_sdk.errors import ConfigurationError, MissingExtraError
 from device_sdk.listen.people import MOST
 from tests.architecture.sources import ROOT
 from tests.device_sdk.listen.clients import until, wave
@@ -129,6 +130,10 @@ def test_announcing_needs_zeroconf(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setitem(sys.modules, "zeroconf", None)
     with pytest.raises(MissingExtraError, match=r"--announce: .*pip install zeroconf"):
         listen(tmp_path / "state", wyoming="tcp://127.0.0.1:0", announce=True)
+    monkeypatch.setattr(command_of_listen, "find_spec", lambda _: True)
+    for place in (None, "unix:///tmp/here.sock", "stdio://"):
+        with pytest.raises(ConfigurationError, match=r"--announce: .*expected tcp://HOST:PORT"):
+            listen(tmp_path / "state", wyoming=place, announce=True)
 
 
 def _at_standard_streams(folder: Path, bundle: Path, asked: bytes) -> bytes:
