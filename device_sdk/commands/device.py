@@ -57,7 +57,7 @@ def _command(function: Callable[..., Said]) -> None:
         **own: Any,
     ) -> None:
         document, lines = function(partial(open_device, state, key_file, bundle), state, **own)
-        if not deliver(_json(document), as_json, output):
+        if not deliver(document, as_json, output):
             for line in lines:
                 print(line)
 
@@ -245,12 +245,3 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
-def _json(value: Any) -> Any:
-    """As JSON has it: nothing for what is no number, a word for infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "Infinity"
-    if isinstance(value, dict):
-        return {name: _json(each) for name, each in value.items()}
-    return [_json(each) for each in value] if isinstance(value, list | tuple) else value

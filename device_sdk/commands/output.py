@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -69,12 +70,21 @@ def _writing(path: Path) -> Iterator[None]:
 def deliver(document: Mapping[str, object], as_json: bool, output: Path | None, *, folders: bool = False) -> bool:
     """Write a command's outcome as JSON to ``output``, where given, print it where asked to; whether it was printed.
     Raises DataError where the file cannot be written."""
-    text = json.dumps(document, indent=2)
+    text = json.dumps(finite(document), indent=2)
     if output is not None:
         write_file(output, text + "\n", folders=folders)
     if as_json:
         print(text)
     return as_json
+
+
+def finite(value: Any) -> Any:
+    """As JSON can tell it, which has no such numbers: nothing for what is no number, a word for infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity"
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -1,7 +1,7 @@
 """``idiolect models``: push, list, try, promote and roll back the models that devices fetch."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,7 @@ from device_sdk.errors import ConfigurationError
 from server.commands.shared import Answer, command, line, moment, table
 from server.operators.client import OperatorClient
 from server.operators.messages import Model
+from server.plans.round import RolloutSettings
 
 app = typer.Typer(help="Push, list, try, promote and roll back models.", no_args_is_help=True)
 
@@ -87,9 +88,12 @@ def rollout(
     """Give a model to a share of the devices first, or show how those that have it do."""
     if version is not None:
         given = {"share": share, "seconds": seconds, "patience": patience, "minimum": minimum, "doubt": doubt}
-        settings = {name: value for name, value in (given | {"automatic": automatic}).items() if value is not None}
-        begun = client.post("rollout", json={"version": version, "note": note, "settings": settings or None})
-        return begun, line(f"model {version} goes to {100 * begun['settings']['share']:g} % of the devices")
+        asked = (given | {"automatic": automatic}).items()
+        settings: dict[str, Any] = {name: value for name, value in asked if value is not None}
+        # Unchecked here, so that what is wrong with them is said as the server says it.
+        wanted = RolloutSettings.model_construct(**settings) if settings else None
+        begun = client.begin_rollout(version, wanted, note=note)
+        return begun, line(f"model {version} goes to {100 * begun.settings['share']:g} % of the devices")
     found = client.rollouts()
     rows = [
         (

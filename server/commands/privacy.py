@@ -15,8 +15,9 @@ import typer
 from device_sdk.commands.output import AsJson, Output, deliver, write_file
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.privacy.spending import stated
-from server.commands.shared import Answer, command, finite, show
+from server.commands.shared import Answer, command, show
 from server.operators.client import OperatorClient
+from server.operators.messages import Privacy
 
 if TYPE_CHECKING:
     from server.privacy.calibration import Wish
@@ -36,37 +37,38 @@ def ledger(
     client: OperatorClient, devices: Annotated[bool, typer.Option("--devices", help="One line per device too.")] = False
 ) -> Answer:
     """Epsilon per stream, of a user and of an utterance, with what it means. No number stands for all streams."""
-    books = client.get("privacy")
+    books = client.privacy()
     return books, lambda: _show_books(books, devices)
 
 
-def _show_books(books: dict[str, Any], devices: bool) -> None:
-    for stream, line in books["streams"].items():
-        one = line["count_epsilon"]
+def _show_books(books: Privacy, devices: bool) -> None:
+    for stream, line in books.streams.items():
+        one = line.count_epsilon
         facts = [
-            ("epsilon of a user", _level(line["epsilon"], line["delta"])),
-            ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
+            ("epsilon of a user", _level(line.epsilon, line.delta)),
+            ("epsilon of an utterance", _level(line.utterance_epsilon, line.utterance_delta)),
             *([("epsilon of one count", stated(one))] if one is not None else []),
-            ("cap", stated(books["caps"][stream])),
-            *((name, line[name]) for name in ("rounds", "devices", "adjacency")),
-            ("", line["utterance_adjacency"]),
-            ("sampling", line["sampling"]),
-            ("trust", line["trust_model"]),
+            ("cap", stated(books.caps[stream])),
+            *(("rounds", line.rounds), ("devices", line.devices), ("adjacency", line.adjacency)),
+            ("", line.utterance_adjacency),
+            ("sampling", line.sampling),
+            ("trust", line.trust_model),
         ]
         show(f"Stream {stream}", ("", ""), facts)
     if devices:
         rows = [
             (
-                *(line["device_id"], line["stream"], _level(line["epsilon"], line["delta"])),
-                *(_level(line["utterance_epsilon"], line["utterance_delta"]), line["rounds"]),
+                *(line.device_id, line.stream, _level(line.epsilon, line.delta)),
+                *(_level(line.utterance_epsilon, line.utterance_delta), line.rounds),
             )
-            for line in books["devices"]
+            for line in books.devices
         ]
         show("Devices", ("device", "stream", "user", "utterance", "rounds"), rows)
 
 
 @app.command("plan")
 def plan(
+    context: typer.Context,
     population: Annotated[int, typer.Argument(help="Users who may be drawn.")],
     cohort: Annotated[int, typer.Option(help="Users of a round, on average.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, max=100_000)] = 1,
@@ -88,14 +90,13 @@ def plan(
     """Epsilon of a user whose deltas are summed with Gaussian noise over sampled rounds, by RDP and PLD, and of larger
     federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17). With --deltas the other
     way round: the noise that a target epsilon needs, and the cohort whose deltas are not lost in it."""
+    _check_given(context, deltas)
     if deltas:
         from server.privacy.calibration import Wish
 
         wanted = Wish(population, rounds, target, delta, values, clip_norm, alignment)
         _plan_deltas(wanted, cohort, loss, plot, as_json, output)
         return
-    if plot is not None:
-        raise ConfigurationError(f"--plot {plot}: found it without --deltas; expected both, or neither")
     from server.privacy.sampled_gaussian import Plan, amplified, extrapolated, needed_scale, unamplified
 
     wished = Plan(population, cohort, rounds, noise, delta)
@@ -105,7 +106,7 @@ def plan(
         rows.append(
             asdict(row)
             | {"sampling": row.sampling, "rdp_epsilon": epsilons["rdp"], "order": epsilons["order"]}
-            | {"pld_epsilon": epsilons["pld"], "unamplified_epsilon": finite(unamplified(row, row.rounds))}
+            | {"pld_epsilon": epsilons["pld"], "unamplified_epsilon": unamplified(row, row.rounds)}
             | {"extrapolated": bool(rows)}
         )
     scale = needed_scale(wished, target)
@@ -119,6 +120,23 @@ def plan(
     times = "is out of reach by more users alone" if scale is None else f"needs {scale:,.3g} times the users and cohort"
     typer.echo(f"epsilon {stated(target)} {times}, at the same noise of the mean update")
     _print_terms()
+
+
+_OPTIONS = {
+    True: ("values", "clip_norm", "alignment", "loss", "plot"),
+    False: ("noise", "scales", "populations", "pld"),
+}
+"""Of ``plan``: those that only a plan with --deltas, or only one without it, goes by."""
+
+
+def _check_given(context: typer.Context, deltas: bool) -> None:
+    """Whoever gives an option expects it to change what is planned: one that would not is refused by its name."""
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        # By its name, since click's own class is not the one that newer typers carry.
+        if each.name in _OPTIONS[not deltas] and source is not None and source.name != "DEFAULT":
+            found = "with --deltas; expected one of them" if deltas else "without --deltas; expected both, or neither"
+            raise ConfigurationError(f"{'/'.join((*each.opts, *each.secondary_opts))}: found it {found}")
 
 
 def _plan_deltas(wish: Wish, cohort: int, loss: float, plot: Path | None, as_json: bool, output: Path | None) -> None:
@@ -287,5 +305,5 @@ def _numbers(text: str, name: str) -> list[float]:
     return numbers
 
 
-def _level(epsilon: float | str, delta: float | str) -> str:
-    return f"{stated(epsilon)} at delta {float(delta):.4g}" if float(delta) else stated(epsilon)
+def _level(epsilon: float, delta: float) -> str:
+    return f"{stated(epsilon)} at delta {delta:.4g}" if delta else stated(epsilon)

@@ -12,8 +12,9 @@ import typer
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.spending import stated
-from server.commands.shared import Answer, command, finite, moment, show, table
+from server.commands.shared import Answer, command, moment, show, table
 from server.operators.client import OperatorClient
+from server.operators.messages import Round, Rounds
 
 if TYPE_CHECKING:
     from server.plans.round import RoundSettings
@@ -41,9 +42,9 @@ def open_round(
         if file is not None or no_privacy:
             found = "--no-privacy" if file is None else str(file)
             raise ConfigurationError(f"--planned-round: found beside {found}, which is said where a round is planned")
-        return _answer(client.post(f"rounds/{resume}/open"))
-    settings = _read(file).model_dump(mode="json") | {"no_privacy": no_privacy}
-    return _answer(client.post("rounds", json={"settings": settings, "open": not planned}))
+        return _answer(client.open_round(resume))
+    settings = _read(file).model_copy(update={"no_privacy": no_privacy})
+    return _answer(client.create_round(settings, opened=not planned))
 
 
 @app.command("plan")
@@ -74,7 +75,7 @@ def plan_round(
             needed = "expected a round with them, or with deltas of trust 'distributed'"
             raise ConfigurationError(f"--user-epsilon: found no marginals in the round; {needed}")
     costs = {
-        stream: {name: finite(value) for name, value in asdict(cost).items() if value is not None}
+        stream: {name: value for name, value in asdict(cost).items() if value is not None}
         for stream, cost in round_costs(settings, delta).items()
     }
     whole = settings.model_dump(mode="json")
@@ -85,8 +86,8 @@ def plan_round(
             show(f"Stream {stream}, {settings.rounds} rounds, delta {delta:g}", ("", ""), facts)
 
 
-def _cost(name: str, value: float | str) -> str:
-    return stated(value) if name.endswith("epsilon") else f"{float(value):.4g}"
+def _cost(name: str, value: float) -> str:
+    return stated(value) if name.endswith("epsilon") else f"{value:.4g}"
 
 
 def _read(file: Path | None) -> RoundSettings:
@@ -115,7 +116,8 @@ def close_round(
     abandon: Annotated[bool, typer.Option("--abandon", help="Release nothing.")] = False,
 ) -> Answer:
     """Close a round, aggregate what it holds and publish the result."""
-    return _answer(client.post(f"rounds/{round_id or _open(client)}/{'abandon' if abandon else 'close'}"))
+    end = client.abandon_round if abandon else client.close_round
+    return _answer(end(round_id or _open(client)))
 
 
 @command(app, "list")
@@ -124,56 +126,56 @@ def list_rounds(
     limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 20,
 ) -> Answer:
     """List rounds, the newest first."""
-    found = client.get("rounds", limit=limit)
+    found = client.rounds(limit)
     rows = [
         (
-            *(entry["id"], entry["state"], *(entry["reports"][stream] for stream in ("marginals", "deltas", "words"))),
-            *(moment(entry["deadline"]), entry["model_version"], entry["marginals_version"]),
+            *(entry.id, entry.state, *(entry.reports[stream] for stream in ("marginals", "deltas", "words"))),
+            *(moment(entry.deadline), entry.model_version, entry.marginals_version),
         )
-        for entry in found["rounds"]
+        for entry in found
     ]
     columns = ("round", "state", "marginals", "deltas", "words", "deadline", "model", "marginals version")
-    return found, table("Rounds", columns, rows)
+    return Rounds(rounds=found), table("Rounds", columns, rows)
 
 
 @command(app, "show")
 def show_round(client: OperatorClient, round_id: RoundId = None) -> Answer:
     """Show one round: its settings, how it moved, what it released."""
-    return _answer(client.get(f"rounds/{round_id or _open(client)}"))
+    return _answer(client.round(round_id or _open(client)))
 
 
 def _open(client: OperatorClient) -> str:
     """The round that takes reports. ConfigurationError: there is none."""
-    for entry in client.get("rounds", limit=1000)["rounds"]:
-        if entry["state"] == "open":
-            return str(entry["id"])
+    for entry in client.rounds(1000):
+        if entry.state == "open":
+            return entry.id
     raise ConfigurationError("round: found none open; expected the id of one, as `idiolect rounds list` shows it")
 
 
-def _answer(found: dict[str, Any]) -> Answer:
-    facts = [
-        ("state", found["state"]),
-        ("base", f"model {found['base_model']}, marginals {found['base_marginals']}"),
-        *_collected(found["settings"]),
-        ("reports", ", ".join(f"{stream} {count}" for stream, count in found["reports"].items())),
+def _answer(found: Round) -> Answer:
+    facts: list[tuple[str, str | int | None]] = [
+        ("state", found.state),
+        ("base", f"model {found.base_model}, marginals {found.base_marginals}"),
+        *_collected(found.settings),
+        ("reports", ", ".join(f"{stream} {count}" for stream, count in found.reports.items())),
         ("asked", _asked(found)),
-        ("deadline", moment(found["deadline"])),
-        ("new model", found["model_version"]),
-        ("its teacher", found["teacher_version"]),
-        ("new marginals", found["marginals_version"]),
-        ("note", found["note"]),
+        ("deadline", moment(found.deadline)),
+        ("new model", found.model_version),
+        ("its teacher", found.teacher_version),
+        ("new marginals", found.marginals_version),
+        ("note", found.note),
     ]
-    for number, group in enumerate(found["groups"], 1):
-        facts.append((f"group {number}", f"{group['stage']}, {group['devices']} devices. {group['note']}".strip()))
-    for stream, release in found["releases"].items():
-        facts.append((f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}"))
-        if (words := release["words"]) is not None:
-            told = ", ".join(f"{word} (about {count} devices)" for word, count in words.items())
+    for number, group in enumerate(found.groups, 1):
+        facts.append((f"group {number}", f"{group.stage}, {group.devices} devices. {group.note}".strip()))
+    for stream, release in found.releases.items():
+        facts.append((f"release of {stream}", f"{release.reports} reports, {_mechanism(release.mechanism)}"))
+        if release.words is not None:
+            told = ", ".join(f"{word} (about {count} devices)" for word, count in release.words.items())
             facts.append(("new words", told or "none"))
-    for move in found["transitions"]:
-        note = f": {move['note']}" if move["note"] else ""
-        facts.append((moment(move["at"]), f"{move['source']} to {move['target']}{note}"))
-    return found, table(f"Round {found['id']}", ("", ""), [(name, value) for name, value in facts if value])
+    for move in found.transitions:
+        note = f": {move.note}" if move.note else ""
+        facts.append((moment(move.at), f"{move.source} to {move.target}{note}"))
+    return found, table(f"Round {found.id}", ("", ""), [(name, value) for name, value in facts if value])
 
 
 _NOISED_BY = {"central": "the server", "local": "every device", "distributed": "every device, a share of it"}
@@ -211,12 +213,12 @@ def _noise(settings: dict[str, Any]) -> str:
     return f"no noise: epsilon is {stated(math.inf)}"
 
 
-def _asked(found: dict[str, Any]) -> str:
-    plan = found["settings"].get("sampling")
+def _asked(found: Round) -> str:
+    plan = found.settings.get("sampling")
     if plan is None:
         return "every device"
     wanted = f"each with probability {plan['rate']:g}" if plan["rate"] else f"{plan['over_selection']:g} times the goal"
-    eligible = "" if found.get("eligible") is None else f", of {found['eligible']} devices"
+    eligible = "" if found.eligible is None else f", of {found.eligible} devices"
     return f"{plan['kind']} sampling, {wanted}{eligible}" + (", amplified" if plan["amplified"] else "")
 
 

@@ -1,7 +1,6 @@
 """What the operators' commands share: options for the server, its token and the output; tables."""
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -81,8 +80,3 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> N
 def moment(seconds: float | None) -> str:
     """A time for people, in the operator's own zone."""
     return "" if seconds is None else datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def finite(value: float) -> float | str:
-    """JSON has no infinite numbers: they are told by name."""
-    return value if math.isfinite(value) else "Infinity"

@@ -178,16 +178,6 @@ class OperatorClient:
         """What operators did, the newest first."""
         return self._read(messages.Actions, "actions", limit=limit).actions
 
-    # Anything else
-
-    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
-        """An operators' route by its path, as JSON."""
-        return self._request("GET", path, params=parameters)
-
-    def post(self, path: str, **content: Any) -> dict[str, Any]:
-        """content: httpx's json, content or params."""
-        return self._request("POST", path, **content)
-
     def close(self) -> None:
         """Ends the connections."""
         self._http.close()
@@ -199,10 +189,10 @@ class OperatorClient:
         self.close()
 
     def _read(self, message: type[_Answer], path: str, **parameters: Any) -> _Answer:
-        return self._told(message, path, self.get(path, **parameters))
+        return self._told(message, path, self._request("GET", path, params=parameters))
 
     def _do(self, message: type[_Answer], path: str, **content: Any) -> _Answer:
-        return self._told(message, path, self.post(path, **content))
+        return self._told(message, path, self._request("POST", path, **content))
 
     def _told(self, message: type[_Answer], path: str, answer: dict[str, Any]) -> _Answer:
         try:

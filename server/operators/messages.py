@@ -94,7 +94,8 @@ class Release(Answer):
 
 
 class Round(Answer):
-    """A round: its settings, how it moved, what it released. Times in seconds since the epoch."""
+    """A round: its settings, how it moved, what it released. eligible: devices that could be asked when it opened, of a
+    round that asks some of them. Times in seconds since the epoch."""
 
     id: str
     number: int
@@ -104,6 +105,7 @@ class Round(Answer):
     base_marginals: int | None
     opened_at: float | None
     deadline: float | None
+    eligible: int | None
     reports: dict[str, int]
     model_version: str | None
     teacher_version: str | None

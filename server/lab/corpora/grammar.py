@@ -17,7 +17,7 @@ import numpy as np
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon, read_slots
-from server.lab.corpora.patterns import Grammar, expand, parsed, read_grammar
+from server.lab.corpora.patterns import expand, parsed, read_grammar
 
 Split = Literal["base", "devices", "heldout"]
 Name = TypeVar("Name", bound=str)
@@ -77,80 +77,75 @@ def assign(text: str, shares: Mapping[Name, float], person: bytes) -> Name:
 
 
 @cache
-def lexicon(grammar: Grammar = COMMANDS) -> SlotLexicon:
-    """Every slot value of a grammar."""
-    return SlotLexicon(grammar.values)
+def lexicon() -> SlotLexicon:
+    """Every slot value of the grammar."""
+    return SlotLexicon(COMMANDS.values)
 
 
 @cache
-def vocabulary(grammar: Grammar = COMMANDS) -> tuple[str, ...]:
-    """Every word that a grammar can say, sorted."""
-    words = {word for values in grammar.values.values() for value in values for word in value.split()}
-    patterns = [*grammar.rules.values(), *(each for intent in grammar.intents.values() for each in intent.patterns)]
+def vocabulary() -> tuple[str, ...]:
+    """Every word that the grammar can say, sorted."""
+    words = {word for values in COMMANDS.values.values() for value in values for word in value.split()}
+    patterns = [*COMMANDS.rules.values(), *(each for intent in COMMANDS.intents.values() for each in intent.patterns)]
     for pattern in patterns:
         words.update(re.sub(r"<\w+>|\{\w+\}|[()\[\]|]", " ", pattern).split())
     return tuple(sorted(words))
 
 
-def profile(generator: np.random.Generator, grammar: Grammar = COMMANDS) -> Profile:
+def profile(generator: np.random.Generator) -> Profile:
     """A person's own few contacts, songs, drinks, rooms and so on, and the two to four things mostly asked for."""
     favourites = {}
-    for slot_type, values in grammar.values.items():
+    for slot_type, values in COMMANDS.values.items():
         if not slot_type.startswith("digit"):
             count = generator.integers(2, 5)
             favourites[slot_type] = tuple(values[index] for index in generator.permutation(len(values))[:count])
-    names = list(grammar.intents)
+    names = list(COMMANDS.intents)
     chosen = set(generator.permutation(len(names))[: generator.integers(2, 5)].tolist())
-    common = [grammar.intents[name].weight for name in names]
+    common = [COMMANDS.intents[name].weight for name in names]
     weights = np.array([weight * (12.0 if index in chosen else 1.0) for index, weight in enumerate(common)])
     shares = weights / weights.sum()
     return Profile(favourites, {name: float(share) for name, share in zip(names, shares, strict=True)})
 
 
-def sample(
-    generator: np.random.Generator,
-    split: Split | None = None,
-    profile: Profile | None = None,
-    grammar: Grammar = COMMANDS,
-) -> Command:
-    """A command of a split (None: of any), said by anyone or by the owner of a profile of the same grammar. Raises
-    ConfigurationError for an unknown split, or for a profile so narrow that the split has none of its sentences."""
+def sample(generator: np.random.Generator, split: Split | None = None, profile: Profile | None = None) -> Command:
+    """A command of a split (None: of any), said by anyone or by the owner of a profile. Raises ConfigurationError for
+    an unknown split, or for a profile so narrow that the split has none of its sentences."""
     if split is not None and split not in _SHARES:
         raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(_SHARES)}")
-    names, shares = _intents(grammar) if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
+    names, shares = _intents() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
     for _ in range(_ATTEMPTS):
-        command = _draw(names[generator.choice(len(names), p=shares)], generator, profile, grammar)
+        command = _draw(names[generator.choice(len(names), p=shares)], generator, profile)
         fits = command.text and (split is None or split_of(command.text) == split)
-        if fits and (split != "base" or _taught(command, grammar)):
+        if fits and (split != "base" or _taught(command)):
             return command
     raise ConfigurationError(f"no sentence of split {split!r} in {_ATTEMPTS} attempts; widen the profile's favourites")
 
 
-def _draw(intent: str, generator: np.random.Generator, profile: Profile | None, grammar: Grammar) -> Command:
+def _draw(intent: str, generator: np.random.Generator, profile: Profile | None) -> Command:
     """Any command of an intent; without text where a type of slot occurs twice in it."""
 
     def fill(slot_type: str) -> str:
-        values = grammar.values[slot_type]
+        values = COMMANDS.values[slot_type]
         return (profile and profile.draw(slot_type, generator)) or values[generator.integers(len(values))]
 
-    patterns = grammar.intents[intent].patterns
-    pattern = parsed(grammar, patterns[generator.integers(len(patterns))])
-    text = " ".join(expand(grammar, pattern, generator, fill))
-    slots = read_slots(text, lexicon(grammar))
+    patterns = COMMANDS.intents[intent].patterns
+    pattern = parsed(COMMANDS, patterns[generator.integers(len(patterns))])
+    text = " ".join(expand(COMMANDS, pattern, generator, fill))
+    slots = read_slots(text, lexicon())
     return Command(text if len(dict(slots)) == len(slots) else "", intent, dict(slots))
 
 
-def _taught(command: Command, grammar: Grammar) -> bool:
+def _taught(command: Command) -> bool:
     """Whether base training may hear a sentence's form, unless that is nothing but slots, and its values."""
     form = f" {command.text} "
     for slot_type, value in command.slots.items():
         form = form.replace(f" {value} ", f" {{{slot_type}}} ", 1)
-    parts = [value for slot_type, value in command.slots.items() if slot_type in grammar.open]
+    parts = [value for slot_type, value in command.slots.items() if slot_type in COMMANDS.open]
     parts += [form] if re.search(r" \w", form) else []
     return all(split_of(part) == "base" for part in parts)
 
 
 @cache
-def _intents(grammar: Grammar) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    total = sum(intent.weight for intent in grammar.intents.values())
-    return tuple(grammar.intents), tuple(intent.weight / total for intent in grammar.intents.values())
+def _intents() -> tuple[tuple[str, ...], tuple[float, ...]]:
+    total = sum(intent.weight for intent in COMMANDS.intents.values())
+    return tuple(COMMANDS.intents), tuple(intent.weight / total for intent in COMMANDS.intents.values())

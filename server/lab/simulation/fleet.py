@@ -139,9 +139,9 @@ def run_task(task: Task) -> Run:
                 deadline = time.monotonic() + START_SECONDS
                 while server.operator.close_round(round_id).state not in OVER and time.monotonic() < deadline:
                     time.sleep(0.05)
-                epsilon = server.operator.get("privacy")["streams"]
+                epsilon = {stream: line.model_dump() for stream, line in server.operator.privacy().streams.items()}
                 for stream, entry in epsilon.items():
-                    spent.setdefault(stream, []).append(float(entry["epsilon"]))
+                    spent.setdefault(stream, []).append(entry["epsilon"])
                 traffic += [Traffic(number, *each) for each in moved]
         recognizer = _new_recognizer(bundle, server, condition)
     for voice in task.population.heldout:

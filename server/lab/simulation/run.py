@@ -1,7 +1,6 @@
 """A whole simulation: every condition under every seed in a pool of processes, and the document of what came out."""
 
 import json
-import math
 import platform
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.streaming import chosen
-from device_sdk.commands.output import check_writable
+from device_sdk.commands.output import check_writable, finite
 from server.lab.corpora.roles import card_voices
 from server.lab.kept import read_row, write_row
 from server.lab.simulation.fleet import DELTAS, LEARNING, MARGINALS, SimulationSettings, Task, run_task, start_worker
@@ -175,13 +174,7 @@ def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         if entry.get("rounds") != 0:
             streams.setdefault(stream, []).append(entry)
     largest = {stream: max(entries, key=lambda entry: float(entry["epsilon"])) for stream, entries in streams.items()}
-    return {stream: {key: _finite(value) for key, value in entry.items()} for stream, entry in largest.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return "Infinity" if isinstance(value, float) and not math.isfinite(value) else value
+    return {stream: finite(entry) for stream, entry in largest.items()}
 
 
 def _traffic(runs: Sequence[Run]) -> dict[str, float]:

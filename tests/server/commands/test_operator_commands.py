@@ -241,6 +241,8 @@ def test_rollouts(run: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckInError, match="no_rollout"):
         run(models.app, "promote")
     assert "v2 goes to 10 % of the devices" in run(models.app, "rollout", "v2")
+    with pytest.raises(Refused, match=r"bad_message: settings\.share: .*found 0\.0"):
+        run(models.app, "rollout", "v3", "--share", "0")
     with pytest.raises(CheckInError, match="rollout_running"):
         run(models.app, "rollout", "v3")
     assert "model v2 is taken back; model base-1 stays" in run(models.app, "rollback", "--note", "too slow")
@@ -311,27 +313,29 @@ def test_privacy_audit(run: Run) -> None:
 def test_errors_name_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(CheckInError, match="does not exist"):
         run(rounds.app, "show", "r9-none")
+    with pytest.raises(Refused, match="no_such_route"):
+        run(rounds.app, "show", "../operators")
     with pytest.raises(CheckInError, match=r"bad_token.*idiolect-server\.tokens\.json"):
         run(rounds.app, "list", "--token", "wrong")
     missing = r"no operator token.*IDIOLECT_OPERATOR_TOKEN.*--token.*idiolect-server\.tokens\.json"
     with pytest.raises(CheckInError, match=missing):
-        OperatorClient("http://testserver", "").get("status")
+        OperatorClient("http://testserver", "").status()
     with pytest.raises(DataError, match="cannot be written"):
         run(rounds.app, "list", "--output", str(tmp_path / "none" / "x.json"))
     for status, words in ((200, "is this the server"), (502, "status 502, without a reason")):
         other = httpx.MockTransport(lambda _request, status=status: httpx.Response(status, text="<html>"))
         with pytest.raises(CheckInError, match=words):
-            OperatorClient("http://testserver", "token", transport=other).get("status")
+            OperatorClient("http://testserver", "token", transport=other).status()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:8470", "http://testserver/v1"])
 def test_what_is_no_servers_address_is_told_what_one_is(http: Any, address: str) -> None:
     transport = InProcess(http) if address.startswith("http") else None
     with pytest.raises(CheckInError, match=r"expected an address such as http://127\.0\.0\.1:8470$"):
-        OperatorClient(address, OPERATOR, transport=transport).get("status")
+        OperatorClient(address, OPERATOR, transport=transport).status()
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1", "http://[", "nonsense"])
 def test_a_server_that_is_down(address: str) -> None:
     with pytest.raises(CheckInError, match="cannot be reached"):
-        OperatorClient(address, "token").get("status")
+        OperatorClient(address, "token").status()

@@ -117,11 +117,21 @@ def test_a_plan_in_words_in_numbers_and_drawn(tmp_path: Path) -> None:
     assert plot.read_text("utf-8").startswith("<svg") and "2,000 users" in plot.read_text("utf-8")
 
 
+# Each as its default: what was given is refused, not what differs.
+WITH_DELTAS = (
+    *(["--values", "4000000"], ["--clip-norm", "1.0"], ["--alignment", "0.3"], ["--loss", "1.0"]),
+    ["--plot", "x.svg"],
+)
+WITHOUT_DELTAS = (["--noise", "1"], ["--scales", "10,100"], ["--populations", "10"], ["--pld"])
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
         (["--deltas", "--plot", "x.png"], r"--plot x\.png: found '\.png'"),
-        (["--plot", "x.svg"], "without --deltas"),
+        *((words, f"^{words[0]}: found it without --deltas; expected both") for words in WITH_DELTAS),
+        *((["--deltas", *words], f"^{words[0]}.*: found it with --deltas; expected one") for words in WITHOUT_DELTAS),
+        (["--deltas", "--no-pld"], "^--pld/--no-pld: found it with --deltas"),
         (["--deltas", "--loss", "0"], "--loss: found 0"),
         (["--deltas", "--alignment", "2"], "alignment: found 2"),
     ],

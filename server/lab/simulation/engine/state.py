@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from device_sdk.commands.output import finite
 from device_sdk.errors import DataError, PrivacyError
 from server.aggregation import optimizers
 from server.aggregation.optimizers import OptimizerState
@@ -132,7 +133,7 @@ def spent(settings: EngineSettings, state: State) -> dict[str, Any]:
     delta = 0.0 if privacy is None else privacy.delta
     epsilon = compose(Spent({charge(privacy): most}), delta)[0] if most else 0.0
     return {
-        "epsilon": epsilon if math.isfinite(epsilon) else "Infinity",
+        "epsilon": finite(epsilon),
         "delta": delta,
         "reports": most,
         "rounds": state.number,

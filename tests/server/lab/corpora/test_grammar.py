@@ -43,7 +43,7 @@ def test_words_are_plain_values_belong_to_one_type_and_every_pattern_can_be_said
 def test_labels_are_mostly_what_was_drawn() -> None:
     """A sentence whose words read as two slots of one type is not said; it should be rare."""
     generator = np.random.default_rng(0)
-    drawn = [grammar._draw(intent, generator, None, COMMANDS).text for intent in COMMANDS.intents for _ in range(60)]
+    drawn = [grammar._draw(intent, generator, None).text for intent in COMMANDS.intents for _ in range(60)]
     assert drawn.count("") < 0.01 * len(drawn) and len(set(drawn)) > 0.6 * len(drawn)
 
 
@@ -55,7 +55,7 @@ def test_other_splits_also_say_forms_and_values_that_base_training_never_hears()
         assert all(value is None or split_of(value) == "base" for value in heard)
         said = [command.slots[slot_type] for command in other if slot_type in command.slots]
         assert 0.05 < sum(split_of(value) != "base" for value in said) / len(said) < 0.4
-    forms = {grammar._taught(command, COMMANDS) for command in base}, [grammar._taught(c, COMMANDS) for c in other]
+    forms = {grammar._taught(command) for command in base}, [grammar._taught(c) for c in other]
     assert forms[0] == {True} and 0.4 < np.mean(forms[1]) < 0.9
     assert any(len(command.slots) == len(command.text.split()) == 4 for command in base), "strings of digits stay whole"
 
