@@ -129,7 +129,7 @@ def test_vocabulary_consent_next_report_and_forget(page: Any, server: Server) ->
     page.get_by_text("The next report").click()
     page.get_by_text("You have not agreed to send word counts").wait_for()
     page.get_by_label("sending bounded, noised word counts").check()
-    page.get_by_text("These counts go next").wait_for()
+    page.get_by_text("would draw on these counts").wait_for()
     page.get_by_label("sending bounded, noised word counts").uncheck()
     page.get_by_text("You have not agreed to send word counts").wait_for()
     page.get_by_role("button", name="Remove xiomara").click()
