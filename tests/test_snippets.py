@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -112,11 +113,12 @@ def test_a_model_is_imported_by_the_three_commands(tmp_path: Path) -> None:
     (tmp_path / "sentences.txt").write_text("can i have a large mocha please\nturn on the light\n", "utf-8")
     lines = [line for line in block("sh", "import sherpa model").splitlines() if line.startswith("idiolect ")]
     assert len(lines) == 3
+    wide: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "COLUMNS": "200"}}
     for line in lines:
         command = [sys.executable, "-m", "device_sdk.cli", *shlex.split(line, comments=True)[1:]]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **wide)
         assert done.returncode == 0, done.stderr
-    assert "can i have a large mocha please" in done.stderr
+    assert "can i have a large mocha please" in done.stdout, "the text, whenever its last word came"
 
 
 def test_the_first_command_hears_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
