@@ -26,6 +26,7 @@ from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Mani
 from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
+from device_sdk.commands.output import usual_mode
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
 from export.graphs import build_graphs
@@ -165,9 +166,7 @@ def _write_zip(target: Path, files: Mapping[str, bytes]) -> None:
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
         Bundle.open(fresh)
-        umask = os.umask(0)
-        os.umask(umask)
-        fresh.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask)  # mkstemp's is for one user
+        fresh.chmod(usual_mode(target))
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)

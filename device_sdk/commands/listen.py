@@ -86,11 +86,10 @@ def command(
         )
     from device_sdk.listen.wyoming import place_of
 
-    if wyoming is not None:
-        place = place_of(wyoming)
-        if not insecure and not is_this_machine(place.hostname or "localhost"):
-            raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
-    if announce and (wyoming is None or place_of(wyoming).scheme != "tcp"):
+    place = None if wyoming is None else place_of(wyoming)
+    if place is not None and not insecure and not is_this_machine(place.hostname or "localhost"):
+        raise ConfigurationError(f"--wyoming: found {wyoming}, which others can reach; it has no login: --insecure")
+    if announce and (place is None or place.scheme != "tcp"):
         raise ConfigurationError(f"--announce: found --wyoming {wyoming}, expected tcp://HOST:PORT, which others find")
     from device_sdk.bundle import Bundle
     from device_sdk.listen.gate import Limits

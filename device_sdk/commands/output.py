@@ -34,17 +34,28 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             yield out
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
+        Path(name).chmod(usual_mode(path))
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def check_writable(path: Path) -> None:
-    """Before long work whose outcome goes there. Raises DataError naming the file."""
+def usual_mode(path: Path) -> int:
+    """Of what takes the place of a temporary file, which is one user's alone: as that which is there, or as any new."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask
+
+
+def check_writable(path: Path, *, folders: bool = False) -> None:
+    """Before long work whose outcome goes there. Raises DataError naming the file; ``folders`` makes those that are
+    missing."""
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, expected the name of a file")
+    if folders:
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file() or not path.exists():
         with _writing(path):
             tempfile.TemporaryFile(dir=path.parent).close()

@@ -361,18 +361,18 @@ def _places(
         words = tuple(word.text for word in each.words)
         if len(bounds) != count + 1:
             continue  # a phrase stands here for other words: one was found
+        spans = ((start, start + length) for start in range(count) for length in lengths if start + length <= count)
+        said = [span for span in spans if words[slice(*span)] in wanted.after]
         spots: list[tuple[int, int, int, int, Node, float]] = []
-        for first in range(1, count + 1):
-            follows = any(length <= first and words[first - length : first] in wanted.after for length in lengths)
-            if follows and tokens[: bounds[first]] not in seen:
+        for first in sorted({after for _, after in said}):
+            if tokens[: bounds[first]] not in seen:
                 seen.add(tokens[: bounds[first]])
                 start, stop = max(first - BEFORE, 0), min(first + LONGEST + AFTER, count)
                 lasts = range(min(first + 1, count), min(first + LONGEST, count) + 1)
                 spots += ((first, last, start, stop, wanted.phrases, CROWD) for last in lasts)
         if number == 0 and count <= SHORT and wanted.crowd <= math.log(FEW):
-            for first in range(count):
-                if any(words[first : first + length] in wanted.after for length in lengths):
-                    continue  # they were heard; put there once more, a phrase would only push in between
+            # Where they were heard, to put them there once more would only push a phrase in between.
+            for first in sorted({*range(count)} - {begun for begun, _ in said}):
                 lasts = range(first + 1, min(first + CARRIED, count) + 1)
                 spots += ((first, last, 0, count, wanted.carriers, CROWD + UNSAID) for last in lasts)
         for first, last, start, stop, tree, cost in spots:

@@ -53,8 +53,7 @@ def _model(name: str) -> Json:
 async def post_transcription(request: Request) -> Response:
     """Fields: file, model, prompt (phrases to expect), response_format, stream, timestamp_granularities[]."""
     limits = gate(request).limits
-    if people(request).closed:
-        people(request).who(token(request))  # nobody without one fills the memory; whom the form names comes below
+    people(request).who(token(request))  # nobody without one fills the memory; whom the form names comes below
     given = await _form(request, limits.upload_bytes)
     content, name, text = given.content, given.name, given.text
     kind = text.get("response_format", "json")

@@ -141,11 +141,15 @@ class Experiment:
         torch.set_num_threads(1)
         if scale.preset is not None and bundle is not None:
             raise ConfigurationError(f"scale.preset: found {scale.preset!r} beside a bundle, expected one of them")
-        grown = None if scale.preset is not None else (bundle or Bundle.open()).manifest.to_bytes()
-        begun = [content for content in (grown, None if base is None else base.read_bytes()) if content is not None]
+        self.bundle = (bundle or Bundle.open()) if scale.preset is None else None
+        begun: list[bytes] = []
+        if self.bundle is not None:
+            begun.append(self.bundle.manifest.to_bytes())
+        if base is not None:
+            begun.append(base.read_bytes())
         begin = "".join(f"-{hashlib.sha256(content).hexdigest()[:8]}" for content in begun)
         self.data, self.work, self.scale, self.tell = data, work / f"{digest(scale)}{begin}", scale, tell
-        self.given, self.bundle = base, bundle
+        self.given = base
         self._tested: dict[tuple[str, Stage], list[Clip]] = {}
 
     @cached_property
@@ -159,8 +163,9 @@ class Experiment:
     @cached_property
     def start(self) -> Start:
         """What the base model grows from, whose pieces all rows have. A new network's are made of general sentences."""
-        if self.scale.preset is None:
-            return Start.of(self.bundle or Bundle.open())
+        if self.bundle is not None:
+            return Start.of(self.bundle)
+        assert self.scale.preset is not None
         return Start.untrained(self.scale.preset, (each.text for each in self.general.sentences["learn"]))
 
     @cached_property

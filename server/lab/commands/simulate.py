@@ -52,10 +52,7 @@ def command(
 
     for path in (report, output):
         if path is not None:
-            if path.is_dir():
-                raise ConfigurationError(f"{path}: is a folder, expected the name of a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            check_writable(path)
+            check_writable(path, folders=True)
     habits = dict.fromkeys(read_numbers("--habit", habit, float, "numbers from 0 to 1 like 0,0.5,1"))
     if keep is not None and len(habits) > 1:
         raise ConfigurationError("--keep: found several --habit, expected one; the state of one server is kept")

@@ -80,10 +80,10 @@ def rnnt(
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     makers = makers or (1 if place.type == "cpu" else max(1, (os.cpu_count() or 1) - 5))
     batch = max(32, round(seconds * 32 / 140))
-    speech: dict[str, Any] = {"shard": shard, "makers": makers, "batch": batch, "seconds": seconds}
+    given: dict[str, Any] = {"shard": shard, "makers": makers, "batch": batch, "seconds": seconds}
     if begin is not None:
-        speech["sparse_share"] = 0.0  # every batch by RNN-T, which has learned the most by now
-    recipe = Recipe(preset, pieces, seed, budget, peak=peak, dropout=dropout, threads=threads, **speech)
+        given["sparse_share"] = 0.0  # every batch by RNN-T, which has learned the most by now
+    recipe = Recipe(preset, pieces, seed, budget, peak=peak, dropout=dropout, threads=threads, **given)
     result = run_rnnt(
         recipe,
         out,

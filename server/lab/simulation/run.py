@@ -38,8 +38,7 @@ def simulate(
     bundle = Bundle.open(settings.bundle)
     chosen(bundle.architecture, settings.subset)
     if settings.work is not None:  # before hours of work
-        Path(settings.work).mkdir(parents=True, exist_ok=True)
-        check_writable(Path(settings.work) / "row")
+        check_writable(Path(settings.work) / "row", folders=True)
     voices = card_voices(bundle)
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
         folder, populations = Path(name), dict[int, Population]()
@@ -65,8 +64,8 @@ def _run_all(
         for seed, people in populations.items()
         for each in reversed(CONDITIONS)  # the longest first, so that no worker ends long after the others
     ]
-    speech = {seed: spoken(people) for seed, people in populations.items()}
-    paths = {task.folder: finished(task, bundle, speech[task.seed]) for task in tasks}
+    speech = {} if settings.work is None else {seed: spoken(people) for seed, people in populations.items()}
+    paths = {task.folder: finished(task, bundle, speech.get(task.seed, "")) for task in tasks}
     runs = [read_row(path, Run) for path in paths.values() if path is not None and path.exists()]
     tasks = [task for task in tasks if (path := paths[task.folder]) is None or not path.exists()]
     voices = [voice for task in tasks for voice in (*task.population.devices, *task.population.heldout)]
@@ -87,23 +86,25 @@ def _run_all(
     listener.start()
     # A process for each condition, so that the memory it reports is its own.
     with ProcessPoolExecutor(settings.workers, context, start_worker, (queue,), max_tasks_per_child=1) as pool:
-        futures = {pool.submit(run_task, task): paths[task.folder] for task in tasks}
+        futures = [pool.submit(_run_and_keep, task, paths[task.folder]) for task in tasks]
         try:
-            for future in as_completed(futures):
-                runs.append(future.result())
-                if (path := futures[future]) is not None:
-                    write_row(path, runs[-1])
+            runs += [future.result() for future in as_completed(futures)]
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
-            for future, path in futures.items():  # what ended well meanwhile need not run again
-                if path is not None and future.done() and not future.cancelled() and future.exception() is None:
-                    write_row(path, future.result())
             raise
         finally:
             queue.put(None)
     listener.join()
     order = [condition.name for condition in CONDITIONS]
     return sorted(runs, key=lambda run: (run.seed, order.index(run.condition)))
+
+
+def _run_and_keep(task: Task, path: Path | None) -> Run:
+    """In a worker, so that what ends well is kept whatever becomes of the others."""
+    run = run_task(task)
+    if path is not None:
+        write_row(path, run)
+    return run
 
 
 def spoken(population: Population) -> str:
