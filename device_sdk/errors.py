@@ -3,6 +3,13 @@
 An app that embeds the SDK can catch :class:`IdiolectError` and be sure that nothing the project raises on purpose
 escapes it. Messages name the file or field, what was found, what was expected and what to do."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from device_sdk.sent import Sent
+
 
 class IdiolectError(Exception):
     """Root of every error raised by idiolect."""
@@ -49,7 +56,10 @@ class SessionError(IdiolectError):
 
 
 class CheckInError(IdiolectError):
-    """The server could not be reached or refused; what was to be sent is kept for the next check-in."""
+    """The server could not be reached or refused; what was to be sent is kept for the next check-in. sent: the reports
+    of this check-in whose outcome was known before it failed, as in a report of one that did not."""
+
+    sent: tuple[Sent, ...] = ()
 
 
 class Postponed(CheckInError):

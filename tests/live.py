@@ -68,14 +68,15 @@ def hosted(settings: ServerSettings, bundle: Bundle) -> Iterator[str]:
 
 
 class LosesReports(httpx.HTTPTransport):
-    """Passes requests on, but for reports; where these are ``delivered``, their receipts are lost."""
+    """Passes requests on, but for reports (those whose path has ``which`` in it); where these are ``delivered``, their
+    receipts are lost."""
 
-    def __init__(self, *, delivered: bool = False) -> None:
+    def __init__(self, which: str = "/rounds/", *, delivered: bool = False) -> None:
         super().__init__()
-        self.delivered = delivered
+        self.which, self.delivered = which, delivered
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        report = "/rounds/" in request.url.path
+        report = self.which in request.url.path
         if report and not self.delivered:
             raise httpx.ConnectError("the connection broke", request=request)
         answer = super().handle_request(request)

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from device_sdk.checkin import budget, deltas, reports
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.identity import server_name
-from device_sdk.checkin.reports import Sent, take_back, taken_counts
+from device_sdk.checkin.reports import take_back, taken_counts
 from device_sdk.checks import reading
 from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.personalization.cache import reported
@@ -31,6 +31,7 @@ from device_sdk.privacy.quantised import layout_digest, quantised
 from device_sdk.privacy.spending import stream_of
 from device_sdk.secure_aggregation.masks import check_capacity
 from device_sdk.secure_aggregation.participant import Participant, advertise, answer
+from device_sdk.sent import Sent
 from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from device_sdk.wire.secure_aggregation import MAX_WORDS, AggregationTask, StageMessage

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.personalization.given import commonest, to_bytes
 from device_sdk.privacy.contributions import bounded_counts, locally_noised, reported_words, unbounded_counts
 from device_sdk.privacy.spending import Plan, stream_of
+from device_sdk.sent import Sent
 from device_sdk.state import records
 from device_sdk.state.outbox import Kind, Outgoing, keep, release, waiting
 from device_sdk.wire.delta_codec import encode
@@ -47,24 +48,11 @@ _NOT_FINAL = frozenset({"replayed", "disconnected", UNKNOWN})
 404 does not say that the report was not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One report that left the device. kind: the stream; duplicate: the server had it already; refused: why it was not
-    taken, else None. Its content is back on the books then, but for counts whose sum the server may have."""
-
-    report_id: str
-    round_id: str
-    kind: str
-    size: int
-    duplicate: bool = False
-    refused: str | None = None
-
-
-def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
-    """Sends every waiting report, oldest first. A receipt takes a report out and counts it as sent, in one transaction.
-    What the server finally refuses goes to ``take_back``, which takes it out and puts its content back on the books, in
-    one transaction too. CheckInError: the server was not reached, or something else answered; the rest stays."""
-    sent: list[Sent] = []
+def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outgoing], None], sent: list[Sent]) -> None:
+    """Sends every waiting report, oldest first, and adds it to ``sent`` once its outcome is known. A receipt takes a
+    report out and counts it as sent, in one transaction. What the server finally refuses goes to ``take_back``, which
+    takes it out and puts its content back on the books, in one transaction too. CheckInError: the server was not
+    reached, or something else answered; the rest stays."""
     for outgoing in waiting(store, who.server):
         done = Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, len(outgoing.body))
         try:
@@ -79,7 +67,6 @@ def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outg
                 release(store, outgoing.report_id)
                 count_sent(store, outgoing.kind)
         sent.append(done)
-    return tuple(sent)
 
 
 def count_sent(store: Store, kind: Kind) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from device_sdk.checkin.at_hand import Session
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.identity import Identity
-    from device_sdk.checkin.reports import Sent
+    from device_sdk.sent import Sent
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
 
@@ -49,8 +49,16 @@ def run_session(session: Session, token: str | None) -> CheckInReport:
     """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
     A server that no longer knows this device, since it was lost or restored, gets to know it again by the same key; one
     whose clock is another than the device's is signed for by its own. Each is done once. CheckInError: the server
-    cannot be reached or refuses. BundleError: its model is unfit. Either way everything is kept, and the next session
-    goes on where this one ended."""
+    cannot be reached or refuses; its ``sent`` is what was done before. BundleError: its model is unfit. Either way
+    everything is kept, and the next session goes on where this one ended."""
+    try:
+        return _run(session, token)
+    except CheckInError as error:
+        error.sent = tuple(session.sent)
+        raise
+
+
+def _run(session: Session, token: str | None) -> CheckInReport:
     client, store = session.client, session.model_state.store
     who = _enrolled(client, token, store)
     mended: set[str] = set()
@@ -93,7 +101,8 @@ def _mended(client: Client, who: Identity, token: str | None, store: Store, erro
 def _exchange(session: Session, who: Identity) -> CheckInReport:
     client, model_state = session.client, session.model_state
     take_back = partial(reports.take_back, model_state)
-    sent = reports.flush(client, model_state.store, who, take_back)
+    flush = partial(reports.flush, client, model_state.store, who, take_back, session.sent)
+    flush()
     has = CheckIn(
         device_id=who.device_id or "",
         bundle_format=model_state.packaged.manifest.format_version,
@@ -104,8 +113,9 @@ def _exchange(session: Session, who: Identity) -> CheckInReport:
     answer = client.check_in(who, has)
     offer = _offered(session, answer)
     left_out = _enqueue(session, who, offer)
-    sent += reports.flush(client, model_state.store, who, take_back)
+    flush()
     aggregated = aggregation.take_part(session, who, offer)
+    session.sent.extend(aggregated.sent)
     new_model, new_marginals, refused = _update(session, who, answer)
     return CheckInReport(
         round_id=answer.round.round_id if answer.round else None,
@@ -113,7 +123,7 @@ def _exchange(session: Session, who: Identity) -> CheckInReport:
         new_model=new_model,
         marginals_version=model_state.marginals_version,
         new_marginals=new_marginals,
-        sent=sent + aggregated.sent,
+        sent=tuple(session.sent),
         bytes_up=client.bytes_up,
         bytes_down=client.bytes_down,
         due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),

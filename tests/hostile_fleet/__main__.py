@@ -130,7 +130,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
         stopping.set()
         server.stop(signal.SIGKILL)
     books, members = read_books(server.database), fleet.members
-    found = counted_once(members, bundle.words.words, (lost, books))
+    found = counted_once(members, names, bundle.words.words, (lost, books))
     released = {**lost.released, **books.released}
     twice = [name for name in lost.drawn if name in books.drawn and (lost.drawn[name] != books.drawn[name]).any()]
     excused = {name for name, state in lost.states.items() if state != "published"} | released.keys()
@@ -196,6 +196,9 @@ def main(
     with tempfile.TemporaryDirectory(prefix="hostile-fleet-") as name:
         outcome = live(keep or Path(name), 60.0 * minutes, Console(stderr=True))
     print(json.dumps(outcome, indent=2))
+    for line in outcome["lines"]:
+        if not line["holds"]:
+            print(f"does not hold: {line['name']}: found {line['found']}, expected {line['target']}", file=sys.stderr)
     raise typer.Exit(0 if outcome["holds"] else 1)
 
 

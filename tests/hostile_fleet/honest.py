@@ -62,15 +62,16 @@ class Honest:
 
     def check_in(self, client: Client) -> None:
         try:
-            report = self.device.check_in(client, ENROLMENT)
+            done = self.device.check_in(client, ENROLMENT).sent
+            self.successes.append(time.monotonic())
         except CheckInError as error:
             self.failures[_shorten(str(error))] += 1
-            return
-        self.successes.append(time.monotonic())
-        for sent in report.sent:
+            done = error.sent
+        for place, sent in enumerate(done, 1):
             if sent.refused is not None:
                 self.refused[_shorten(sent.refused)] += 1
-                if self.holding and not self.device._model_state.cache.pending.any():
+                again = any(each.kind == "marginals" and each.refused is None for each in done[place:])
+                if self.holding and not again and not self.device._model_state.cache.pending.any():
                     self.unsure.append(sent.round_id)
                     self.holding = False
             elif sent.kind == "marginals" and self.holding:  # else it took part with nothing to report

@@ -5,7 +5,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +30,14 @@ WINDOW = 10.0
 @dataclass(frozen=True)
 class Books:
     """What a database says of its rounds. states: by round; released: the noised counts [words] of a round's release,
-    in fixed-point units, where it has one and is published; drawn: of every release, published or not."""
+    in fixed-point units, where it has one and is published; drawn: of every release, published or not. spoiled: (round
+    that is published, device whose group ended without a sum when its shares may have been known): it was charged, and
+    told like all that are in a sum that its counts are not due again."""
 
     states: dict[str, str]
     released: dict[str, NDArray[np.int64]]
     drawn: dict[str, NDArray[np.int64]]
+    spoiled: frozenset[tuple[str, str]] = frozenset()
 
 
 def read_books(database: Path) -> Books:
@@ -42,18 +45,25 @@ def read_books(database: Path) -> Books:
         states = dict(connection.execute("SELECT id, state FROM rounds").fetchall())
         query = "SELECT round_id, counts FROM releases WHERE stream = 'marginals' AND counts IS NOT NULL"
         drawn = {name: np.frombuffer(counts, "<i8") for name, counts in connection.execute(query)}
-    return Books(states, {name: drawn[name] for name in drawn if states[name] == "published"}, drawn)
+        query = "SELECT round_id, device_id FROM reports WHERE stream = 'marginals' AND NOT counted"
+        spoiled = frozenset(pair for pair in connection.execute(query) if states[pair[0]] == "published")
+    return Books(states, {name: drawn[name] for name in drawn if states[name] == "published"}, drawn, spoiled)
 
 
-def counted_once(members: Sequence[Honest], words: Sequence[str], books: Iterable[Books]) -> dict[str, int]:
+def counted_once(
+    members: Sequence[Honest], names: Mapping[str, str], words: Sequence[str], books: Sequence[Books]
+) -> dict[str, int]:
     """How many of the reports that honest devices were told count are in the published releases ``once``, ``twice`` or
     more often, or ``lost`` although their round was published; ``unpublished``: in rounds that ended without;
-    ``unsaid``: counts of an honest device's word in a release that it was never told of, where it has its counts back
-    or had none to give."""
+    ``spoiled``: in groups that did; ``unsaid``: counts of an honest device's word in a release that it was never told
+    of, where it has its counts back or had none to give. names: of the devices at the server, by word."""
     released = {name: counts for each in books for name, counts in each.released.items()}
-    found: Counter[str] = Counter(once=0, twice=0, lost=0, unpublished=0, unsaid=0)
+    spoiled = {pair for each in books for pair in each.spoiled}
+    found: Counter[str] = Counter(once=0, twice=0, lost=0, unpublished=0, spoiled=0, unsaid=0)
     for member in members:
-        place, told, unsure = words.index(member.word), Counter(member.counted), Counter(member.unsure)
+        place, unsure = words.index(member.word), Counter(member.unsure)
+        told = Counter(name for name in member.counted if (name, names[member.word]) not in spoiled)
+        found["spoiled"] += len(member.counted) - told.total()
         found["unpublished"] += sum(times for name, times in told.items() if name not in released)
         for name, counts in released.items():
             seen = round(int(counts[place]) / (WEIGHT * FIXED_POINT))

@@ -12,11 +12,12 @@ from tests.hostile_fleet.judge import Books, counted_once, wrong_seconds
 
 WORDS = ("<unk>", "lamp", "door")
 ONE = WEIGHT * FIXED_POINT
+NAMES = {word: f"device of {word}" for word in WORDS}
 
 
-def books(**released: list[int]) -> Books:
+def books(spoiled: frozenset[tuple[str, str]] = frozenset(), **released: list[int]) -> Books:
     counts = {name: np.array(values, np.int64) for name, values in released.items()}
-    return Books(dict.fromkeys(counts, "published"), counts, counts)
+    return Books(dict.fromkeys(counts, "published"), counts, counts, spoiled)
 
 
 def member(word: str, *counted: str, unsure: str = "") -> Any:
@@ -38,8 +39,14 @@ def member(word: str, *counted: str, unsure: str = "") -> Any:
     ],
 )
 def test_reports_are_compared_with_releases(members: Any, released: Any, expected: dict[str, int]) -> None:
-    found = counted_once(members, WORDS, [books(**released)])
+    found = counted_once(members, NAMES, WORDS, [books(**released)])
     assert {name: times for name, times in found.items() if times} == expected
+
+
+def test_what_a_group_without_a_sum_was_told_is_expected_nowhere() -> None:
+    released = books(frozenset({("a", NAMES["lamp"])}), a=[0, 0, 0], b=[0, ONE, 0])
+    found = counted_once([member("lamp", "a", "b"), member("door", "a")], NAMES, WORDS, [released])
+    assert {name: times for name, times in found.items() if times} == {"once": 1, "spoiled": 1, "lost": 1}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, CheckInError, Device, DeviceSettings
+from device_sdk import Bundle, CheckInError, Client, Device, DeviceSettings
 from device_sdk.features import logmel
 from device_sdk.learning import MaskSettings, TeacherSettings
 from device_sdk.runtimes.training import TrainingSession
 from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, fails, heard, opened, taught
+from tests.live import LosesReports
 from tests.server.parties import ENROLMENT
 from tests.signals import hiss
 
@@ -119,6 +120,17 @@ def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle
         report = device.check_in(server.url)
         assert [(sent.round_id, sent.refused is None) for sent in report.sent] == [(second, False), (third, True)]
         assert "round_closed" in str(report.sent[0].refused) and device.learned().marginal_reports == 2
+
+
+def test_a_check_in_that_fails_names_what_was_sent_before(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
+    server.open(deltas={"clip_norm": 10.0})
+    with opened(tmp_path / "device", tiny_bundle) as device:
+        taught(device)
+        line = Client(server.url, transport=LosesReports("/deltas"), pause=lambda seconds: None)
+        with line as client, pytest.raises(CheckInError, match="no usable answer") as raised:
+            device.check_in(client, ENROLMENT)
+        assert [(sent.kind, sent.refused) for sent in raised.value.sent] == [("marginals", None)]
+        assert [(sent.kind, sent.duplicate) for sent in device.check_in(server.url).sent] == [("deltas", False)]
 
 
 def test_mode_paper_sends_all_counts_so_far_in_every_round(device: Device, server: Site) -> None:

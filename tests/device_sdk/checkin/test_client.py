@@ -17,6 +17,7 @@ from device_sdk.checkin.reports import enqueue_delta, enqueue_marginals, flush, 
 from device_sdk.checkin.updates.adoption import decode_marginals
 from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
+from device_sdk.sent import Sent
 from device_sdk.state import Store, records
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
 from device_sdk.wire import messages, signing
@@ -224,6 +225,7 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, wh
     for name in ("one", "two", "three", "four"):
         keep(store, Outgoing(name, URL, "marginals", "round-1", name.encode(), b"held " + name.encode()))
     returned: list[bytes] = []
+    sent: list[Sent] = []
 
     def take_back(report: Outgoing) -> None:
         release(store, report.report_id)
@@ -231,18 +233,20 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store, wh
 
     server = Answers(httpx.Response(404, text="<html>"))
     with pytest.raises(Refused, match="404, without a reason"):  # not the server's own words: nothing is settled
-        flush(server.client(), store, who, take_back)
+        flush(server.client(), store, who, take_back, sent)
     assert len([*waiting(store, URL)]) == 4
     server = Answers(receipt("one"), problem(410), problem(401, "unknown_device"))
     with pytest.raises(Refused, match="unknown_device"):
-        flush(server.client(), store, who, take_back)
+        flush(server.client(), store, who, take_back, sent)
     assert [report.report_id for report in waiting(store, URL)] == ["three", "four"] and returned == [b"held two"]
     server = Answers(receipt("three", duplicate=True), *[httpx.ConnectError("down")] * 3)
     with pytest.raises(CheckInError):
-        flush(server.client(), store, who, take_back)
+        flush(server.client(), store, who, take_back, sent)
     assert [report.body for report in waiting(store, URL)] == [b"four"]
-    (sent,) = flush(Answers(receipt("four")).client(), store, who, take_back)
-    assert (sent.report_id, sent.duplicate, sent.refused, sent.size) == ("four", False, None, 4)
+    flush(Answers(receipt("four")).client(), store, who, take_back, sent)
+    assert [(each.report_id, each.duplicate, each.refused is None, each.size) for each in sent] == [
+        *(("one", False, True, 3), ("two", False, False, 3), ("three", True, True, 5), ("four", False, True, 4))
+    ]
     assert records.read_number(store, "marginals_sent") == 3 and [*waiting(store, URL)] == []
     store.put("outbox", "bad", b"\x00\x00\x00\x09{")
     with pytest.raises(StateError, match="outbox/bad"):
