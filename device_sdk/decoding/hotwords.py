@@ -48,13 +48,15 @@ class Hotword:
     """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same. What is
     heard by one of these is the phrase in texts and words; tokens stay what was heard. after: words before it, such as
     "call" before a name, after which an ended utterance is searched for the phrase once more; with a boost of 0 only
-    there. Each is one or more words, as they are said, of at most 200 letters in all; capitals and punctuation are
-    taken away, see :mod:`device_sdk.transcripts`."""
+    there. known: whether language models know all of its words, and so more must speak for it there. Phrases, spellings
+    and what comes before are one or more words, as they are said, of at most 200 letters in all; capitals and
+    punctuation are taken away, see :mod:`device_sdk.transcripts`."""
 
     phrase: str
     boost: float = DEFAULT_BOOST
     spellings: Sequence[str] = ()
     after: Sequence[str] = ()
+    known: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phrase", phrase_of(self.phrase, "hotword.phrase"))
@@ -124,7 +126,7 @@ class Hotwords:
             for each in self.phrases:
                 if each.after:
                     spelled = (
-                        Phrase(each.phrase, tuple(tokenizer.encode(one)), each.boost)
+                        Phrase(each.phrase, tuple(tokenizer.encode(one)), each.boost, each.known)
                         for one in (each.phrase, *each.spellings)
                     )
                     groups.setdefault(tuple(each.after), []).extend(spelled)

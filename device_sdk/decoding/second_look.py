@@ -8,7 +8,7 @@ language models as every text is:
 
     gain = log p(words with the phrase | audio) - log p(words | audio)
            + SPELLING * s(phrase) - HEARD * max(0, s(words in its place) - s(words before it that were put there too))
-           + boost + TRUST - CROWD * log N
+           + boost + TRUST - CROWD * log N - (KNOWN, where language models know the phrase)
     s = - sum over pieces of log p(piece | pieces before it, the mean of the audio, no blank)
 
 s is what the network expects of spelling alone (the internal language model of Meng et al. 2021): most of it is given
@@ -31,7 +31,7 @@ from device_sdk.decoding.forward import BLANK, Double, Float, Tokens, entrance, 
 from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
-SPELLING, HEARD = 0.85, 0.5
+SPELLING, HEARD = 0.85, 0.4
 TRUST = 11.0
 """Nats that any phrase earns where words are said that it comes after: what was heard instead is likely by rote, and
 language models know few names."""
@@ -39,6 +39,9 @@ UNWEIGHED = 5.0
 """Nats less of that where there are no language models: what they have against names, about."""
 CROWD, UNSAID = 2.0, 0.5
 """Nats that it costs for each unit of log N to be one of N phrases, and more where the words before were missed too."""
+KNOWN, KNOWN_UNSAID = 2.0, 4.0
+"""Nats less for a phrase all of whose words language models know, and more of that where the words before were missed:
+a contact called *May* is said less often than what sounds like *did may*."""
 LONGEST = 3
 """Words that are heard in place of a phrase, at most."""
 CARRIED = 5
@@ -64,11 +67,16 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """text: as it is written; tokens: as it is spelled here; boost: nats."""
+    """text: as it is written; tokens: as it is spelled here; boost: nats. known: language models know its words."""
 
     text: str
     tokens: Tokens
     boost: float
+    known: bool = False
+
+    def earns(self, carried: bool) -> float:
+        """Nats that are its own. carried: whether the words before it were put there too."""
+        return self.boost - (KNOWN + KNOWN_UNSAID * carried if self.known else 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -249,7 +257,7 @@ class _Ear:
                 alpha, scores = self._heard(each)
                 ahead = float((alpha - best).max()) + SPELLING * each.spelling
                 for phrase in each.node.ends:
-                    rank = ahead + phrase.boost + TRUST - cost
+                    rank = ahead + phrase.earns(bool(each.carrier)) + TRUST - cost
                     if rank > HOPELESS:
                         ended.append((rank, _End(phrase, each, alpha, scores)))
                 for token, child in each.children(self._alone(each)):
@@ -331,7 +339,7 @@ def look_again(
         expected = ear.spelling(place.left, place.replaced)
         for end in ear.ends(place):
             lost = HEARD * max(0.0, expected - end.path.carried) + place.cost
-            bonus = SPELLING * end.path.spelling + end.phrase.boost + trust - lost
+            bonus = SPELLING * end.path.spelling + end.phrase.earns(bool(end.path.carrier)) + trust - lost
             change = ear.followed(end, place.right) - likelihood
             if change + bonus > least:
                 new = _with_phrase(place, end, change, bonus, tokenizer, seconds)

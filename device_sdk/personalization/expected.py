@@ -59,7 +59,7 @@ def expecting(
             listed = all(word in bundle.words for word in entry.phrase.split())
             likely, named = proven or spellings or listed, entry.kind == SOMEBODY or not listed
             earned = (DEFAULT_BOOST if likely else 0.0) + (PROVEN if proven else 0.0)
-            phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER if named else ()))
+            phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER if named else (), listed))
             taken.update((entry.phrase, *spellings))
     if boost:
         phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]

@@ -18,6 +18,8 @@ from device_sdk.decoding.second_look import (
     CROWD,
     FEW,
     HEARD,
+    KNOWN,
+    KNOWN_UNSAID,
     SHORT,
     SPELLING,
     TRUST,
@@ -32,7 +34,7 @@ from device_sdk.runtimes.protocol import Transducer
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
 
-NAMES = ("jazz", "zoe ann", "fizz", "abe")
+NAMES, FAMILIAR = ("jazz", "zoe ann", "fizz", "abe"), ("fizz", "abe")
 AFTER = ("call", "talk to")
 FRAME, SECONDS = 0.03, 0.9
 
@@ -94,6 +96,7 @@ def enumerated(
             expected -= spelling(before, tuple(encode(" ".join(carrier))), encoded, transducer)
             spelled = SPELLING * spelling(left, tokens, encoded, transducer) - HEARD * max(0, expected)
             gain = with_it - without + spelled + 5 + TRUST - UNWEIGHED - cost * np.log(4)
+            gain -= (KNOWN + KNOWN_UNSAID * bool(carrier)) * (name in FAMILIAR)
             text = " ".join((*said, name, *words[last:]))
             if gain > 0:
                 found[text] = max(found.get(text, -np.inf), each.score + gain)
@@ -123,7 +126,8 @@ def test_the_best_texts_are_those_of_an_enumeration(
     monkeypatch.setattr(second_look, "AFTER", 100)
     given = [("you call me again", -3.0), ("talk to him", -4.0), ("call", -9.0), ("recall it", -9.5)]
     hypotheses = [heard(text, score, tiny_bundle) for text, score in given]
-    wanted = Hotwords.build([Hotword(name, 5.0, (), AFTER) for name in NAMES]).sought(tiny_bundle.tokenizer)
+    phrases = [Hotword(name, 5.0, (), AFTER, name in FAMILIAR) for name in NAMES]
+    wanted = Hotwords.build(phrases).sought(tiny_bundle.tokenizer)
     found = again(hypotheses, wanted, lambda: encoded, transducer, tiny_bundle)
     expected = enumerated(hypotheses, encoded, transducer, tiny_bundle)
     assert len(expected) > 4, "phrases gain here"
