@@ -31,6 +31,9 @@ from device_sdk.privacy.spending import stated
 ORDERS = (1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0)
 """The orders that appear in the paper's tables, and those between them that its best orders leave room for."""
 
+LEAST_NOISE = 1e-4
+"""One round of it costs epsilon 50 million: what the integral takes grows with 1 / z, and no smaller z says more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -47,8 +50,8 @@ class Plan:
             raise PrivacyError(f"cohort: found {self.cohort}, expected 1 to the population, {self.population}")
         if self.rounds < 1:
             raise PrivacyError(f"rounds: found {self.rounds}, expected 1 or more")
-        if not 0 < self.noise_multiplier < math.inf:
-            raise PrivacyError(f"noise: found {self.noise_multiplier!r}, expected a number above 0")
+        if not LEAST_NOISE <= self.noise_multiplier < math.inf:
+            raise PrivacyError(f"noise: found {self.noise_multiplier!r}, expected {LEAST_NOISE:g} or more")
         if not 0 < self.delta < 1:
             raise PrivacyError(f"delta: found {self.delta!r}, expected a number between 0 and 1")
 
