@@ -32,6 +32,6 @@ def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(kind:
     corpus = corpus.of_speakers(*VOICES[kind]).first(80)
     found = {name: evaluate(partial(each.recognize, sample_rate=16_000), corpus) for name, each in systems.items()}
     greedy, rescored, oracle = found["greedy"].wer, found["rescored"].wer, found["rescored"].oracle_wer(8)
-    assert greedy is not None and rescored is not None and oracle is not None and oracle < rescored < greedy - 0.01
+    assert greedy is not None and rescored is not None and oracle is not None and oracle < rescored < 0.9 * greedy
     words = found["rescored"].words()
     assert words is not None and words.nce is not None and words.ece < 0.08 and words.nce > 0.1
