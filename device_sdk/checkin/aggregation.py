@@ -67,10 +67,9 @@ class Participation(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a session did. sent: the report, once its outcome is known. due_in_seconds: when the server wants the next
-    answer, None where it waits for none. left_out: why an offered round is not joined."""
+    """How far a session came. due_in_seconds: when the server wants the next answer, None where it waits for none.
+    left_out: why an offered round is not joined."""
 
-    sent: tuple[Sent, ...] = ()
     due_in_seconds: float | None = None
     left_out: tuple[str, ...] = ()
 
@@ -243,7 +242,8 @@ def _leave(
             taken = base64.b64decode(kept.restore)
             take_back(model_state, Outgoing(report_id, who.server, stream, participant.round_id, b"", taken))
     size = len(participant.masked.body) if participant.masked is not None else 0
-    return Progress((Sent(report_id, participant.round_id, stream, size, refused=refused),))
+    session.sent.append(Sent(report_id, participant.round_id, stream, size, refused=refused))
+    return Progress()
 
 
 def _read(store: Store, who: Identity) -> Participation | None:

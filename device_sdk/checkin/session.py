@@ -115,7 +115,6 @@ def _exchange(session: Session, who: Identity) -> CheckInReport:
     left_out = _enqueue(session, who, offer)
     flush()
     aggregated = aggregation.take_part(session, who, offer)
-    session.sent.extend(aggregated.sent)
     new_model, new_marginals, refused = _update(session, who, answer)
     return CheckInReport(
         round_id=answer.round.round_id if answer.round else None,

@@ -189,16 +189,15 @@ def crowd(bundle: Bundle, seed: int) -> Iterator[Figure]:
     plain = [_command(person, generator, place) for place in range(PLAIN) for person in people]
     near = [_named(people[place % PEOPLE], known, generator, place) for place, (known, _) in enumerate(pairs)]
     contacts = [*draw_names(bundle.words, CONTACTS - PAIRS, generator), *(other for _, other in pairs)]
-    ways: tuple[Sequence[str], ...] = ((), contacts, FAMILIAR)
-    heard = [[_errors(said, device) for said in (plain, near)] for device in _with_contacts(bundle, ways)]
+    devices = _with_contacts(bundle, ((), contacts, FAMILIAR))
+    asked = (plain, near), (plain, near), (plain,)
+    heard = [[_errors(said, device) for said in own] for own, device in zip(asked, devices, strict=True)]
     rates = [100 * sum(wrong for wrong, _, _ in side[0]) / sum(words for _, words, _ in side[0]) for side in heard]
-    for count, rate in (
-        (f"{CONTACTS} contacts", rates[1]),
-        (f"{len(FAMILIAR)} contacts with familiar names", rates[2]),
-    ):
-        title = f"commands without a name, {count}"
+    kinds = f"{CONTACTS} contacts", f"{len(FAMILIAR)} contacts with familiar names"
+    for kind, rate in zip(kinds, rates[1:], strict=True):
+        title = f"commands without a name, {kind}"
         yield Figure(title, "points", rate - rates[0], target=0.3, lower_is_better=True)
-    right = [100 * float(np.mean([found for *_, found in side[1]])) for side in heard]
+    right = [100 * float(np.mean([found for *_, found in side[1]])) for side in heard[:2]]
     title = f"names with a near one among the contacts ({right[0]:.0f} % right without)"
     yield Figure(title, "points", right[1] - right[0], target=-5.0)
 

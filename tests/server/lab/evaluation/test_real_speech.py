@@ -29,9 +29,9 @@ def systems() -> dict[str, Recognizer]:
 @pytest.mark.parametrize("kind", VOICES)
 def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(kind: str, systems) -> None:
     corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}", UNHEARD)
-    corpus = corpus.of_speakers(*VOICES[kind]).first(80)
+    corpus = corpus.of_speakers(*VOICES[kind])
     found = {name: evaluate(partial(each.recognize, sample_rate=16_000), corpus) for name, each in systems.items()}
     greedy, rescored, oracle = found["greedy"].wer, found["rescored"].wer, found["rescored"].oracle_wer(8)
-    assert greedy is not None and rescored is not None and oracle is not None and oracle < rescored < 0.9 * greedy
+    assert greedy is not None and rescored is not None and oracle is not None and oracle < rescored < greedy - 0.01
     words = found["rescored"].words()
     assert words is not None and words.nce is not None and words.ece < 0.08 and words.nce > 0.1
