@@ -185,7 +185,8 @@ def shipped_speech() -> list[Waveform]:
 
 
 def _random_bundle(folder: Path, preset: str) -> Path:
-    """A preset with seeded random weights, scaled so that tokens come about as often as in speech."""
+    """A preset with seeded random weights, scaled so that tokens come about as often as in speech, and without language
+    models: the packaged ones are over other pieces."""
     import io
 
     import sentencepiece
@@ -209,7 +210,7 @@ def _random_bundle(folder: Path, preset: str) -> Path:
     options |= {"vocab_size": architecture.pieces, "unk_id": 0, "bos_id": -1, "eos_id": -1, "pad_id": -1}
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **options)
     parts = {"architecture": architecture, "weights": weights, "tokenizer_model": model.getvalue()}
-    return rewrite(Bundle.open(), folder, version="random", second_moments=None, **parts)
+    return rewrite(Bundle.open(), folder, version="random", second_moments=None, models={}, **parts)
 
 
 def _phrases(count: int) -> Hotwords:

@@ -46,6 +46,13 @@ def test_decode(monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle) -> None:
         assert sum(figure.ours for figure in parts) == pytest.approx(parts[0].peer_value)
 
 
+def test_the_largest_preset_is_measured_beside_the_packaged_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose language models know other pieces."""
+    monkeypatch.setattr(decode, "RUNS", 1)
+    monkeypatch.setattr(decode, "LARGE", "bench")
+    assert checked(decode._large(decode.shipped_speech()[:1]))
+
+
 def test_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "RUNS", 1)
     assert all(figure.ours > 0.0 for figure in checked(start.benchmark()).values())
