@@ -107,6 +107,22 @@ def interpolated_marginal(
     return u.copy() if marginal is None else np.asarray(rest * u + marginal, dtype=np.float64)
 
 
+def reliability(heard: Array, said: Array, pseudo: float) -> Array:
+    """How often each word is said for each time that a recognizer hears it -> [n].
+
+        r(w) = (said(w) + pseudo) / (heard(w) + pseudo)
+
+    heard: weighted counts over the n-best lists of speech whose words are known, scaled here to as many as were said;
+    said: counts of those words. By it heard counts stand for what was said: without it a user is adapted to what the
+    recognizer likes to hear. pseudo: above 0; a word that was neither said nor heard has 1."""
+    words, known = _counts(heard), _counts(said)
+    _same(words, known, "heard", "said")
+    if not pseudo > 0:
+        raise ValueError(f"pseudo: found {pseudo!r}, expected more than 0")
+    scale = known.sum() / words.sum() if words.any() else 1.0
+    return np.asarray((known + pseudo) / (scale * words + pseudo), np.float64)
+
+
 def refreshed_marginal(
     counts: Array, background: Array, global_: Array | None, alpha: float, beta: float, smoothing: float
 ) -> Array:

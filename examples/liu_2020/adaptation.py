@@ -29,11 +29,14 @@ class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
     2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone, ``said``
     what was said: yardsticks, for which somebody would have to know it. renewed: when the personal part follows what
-    was said, after each utterance as on a device, or once a round (section 2.2 has both)."""
+    was said, after each utterance as on a device, or once a round (section 2.2 has both). reliability: what each heard
+    word counts [n]; all alike in the paper. pseudo: of it."""
 
     weights: CombinationWeights
     ranks: Literal["first", "second", "errors", "said"] = "first"
     renewed: Literal["utterance", "round"] = "utterance"
+    reliability: Array | None = field(default=None, repr=False, compare=False)
+    pseudo: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal
         found = np.bincount(heard.said, np.ones(len(heard.said)), minlength=len(known.counts))
     else:
         shares = shares_of(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
-        found = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts))
+        worth = shares[heard.owner] if how.reliability is None else shares[heard.owner] * how.reliability[heard.flat]
+        found = np.bincount(heard.flat, worth, minlength=len(known.counts))
     return Personal(known.counts + found, known.pending + found)
 
 

@@ -2,8 +2,8 @@
 
 A list holds what the device has of an utterance, and how many word errors each entry makes. What was really said is
 there for yardsticks alone: nothing else of it can come into a simulation but by being recognized. A cache folder holds
-the lists in ``development/`` and ``test/``, ``words.txt`` and ``background.safetensors`` of the bundle, and
-``about.json``, on how the lists came about.
+the lists in ``development/`` and ``test/``, those of general speech in ``general/``, ``words.txt`` and
+``background.safetensors`` of the bundle, and ``about.json``, on how the lists came about.
 
 N: hypotheses of an utterance; U: utterances of a client; n: words on the list."""
 
@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from device_sdk.errors import DataError
 from rescoring.combination import CombinationWeights, combine
-from rescoring.marginals import unigram
+from rescoring.marginals import reliability, unigram, weighted_counts
 from rescoring.words import WordList
 
 Array = NDArray[np.float64]
@@ -173,15 +173,46 @@ def _heard(nbest: NBest, words: WordList, name: str) -> Heard:
     )
 
 
-def over_heard(clients: Sequence[Listener], background: Array) -> tuple[list[Listener], Array]:
-    """The same clients, and u, over the words of their lists alone: all others join the bucket of the unlisted, which
-    has no factor, so that nothing is rescored otherwise, and faster. Not where noise falls on every listed word."""
+BANDWIDTH = 1.0
+"""Sigma of eq. 3 where it is known how a recognizer hears: the best of Liu & Peng's table 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """How the recognizer of all clients hears: of general speech whose words are known, what it heard, as a device
+    counts it (:data:`BANDWIDTH`), and what was said, [n] each."""
+
+    heard: Array
+    said: Array
+
+    @classmethod
+    def of(cls, clients: Iterable[Client], words: WordList) -> Self:
+        heard, said = np.zeros(len(words)), np.zeros(len(words))
+        for nbest in (nbest for client in clients for nbest in client.utterances if nbest.said is not None):
+            heard += weighted_counts([words.ids(text) for text in nbest.texts], BANDWIDTH, len(words))
+            said += weighted_counts([words.ids(nbest.said or "")], BANDWIDTH, len(words))
+        return cls(heard, said)
+
+    def reliability(self, pseudo: float) -> Array:
+        """What each heard word counts [n]: :func:`rescoring.marginals.reliability`."""
+        return reliability(self.heard, self.said, pseudo)
+
+
+def over_heard(
+    clients: Sequence[Listener], background: Array, hearing: Hearing | None = None
+) -> tuple[list[Listener], Array, Hearing | None]:
+    """The same clients, u, and how they are heard, over the words of their lists alone: all others join the bucket of
+    the unlisted, which has no factor, so that nothing is rescored otherwise, and faster. Not where noise falls on every
+    listed word."""
     said = [heard.said for client in clients for heard in client.heard if heard.said is not None]
     kept = np.unique(np.concatenate([[0], *(heard.flat for client in clients for heard in client.heard), *said]))
     numbers = np.zeros(len(background), np.int64)
     numbers[kept] = np.arange(len(kept))
-    u = background[kept]
-    u[0] += 1.0 - u.sum()
+
+    def together(values: Array) -> Array:
+        found = values[kept]
+        found[0] += values.sum() - found.sum()
+        return found
 
     def renumbered(heard: Heard) -> Heard:
         ids = tuple(tuple(numbers[list(row)].tolist()) for row in heard.ids)
@@ -189,18 +220,22 @@ def over_heard(clients: Sequence[Listener], background: Array) -> tuple[list[Lis
             heard, ids=ids, flat=numbers[heard.flat], said=None if heard.said is None else numbers[heard.said]
         )
 
-    return [replace(client, heard=tuple(map(renumbered, client.heard))) for client in clients], u
+    fewer = [replace(client, heard=tuple(map(renumbered, client.heard))) for client in clients]
+    known = None if hearing is None else Hearing(together(hearing.heard), together(hearing.said))
+    return fewer, together(background), known
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
     """What a cache folder holds. background: u of eq. 1, positive [n]. development: empty where the clients of the test
-    are so few that settings for one half of them are chosen on the other."""
+    are so few that settings for one half of them are chosen on the other. hearing: None where no general speech was
+    recognized."""
 
     background: Array
     development: tuple[Listener, ...]
     test: tuple[Listener, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
+    hearing: Hearing | None = None
 
 
 def open_cache(folder: Path) -> Cached:
@@ -224,4 +259,6 @@ def open_cache(folder: Path) -> Cached:
     both = {client.name for client in development} & {client.name for client in test}
     if both:
         raise DataError(f"{folder}: {sorted(both)} in development and test; expected meetings of one set only")
-    return Cached(background, tuple(development), tuple(test), about)
+    general = folder / "general"
+    hearing = Hearing.of(read_clients(general), words) if general.is_dir() else None
+    return Cached(background, tuple(development), tuple(test), about, hearing)

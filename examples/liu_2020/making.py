@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from device_sdk.bundle import Bundle
 from device_sdk.commands.output import write_file
 from device_sdk.decoding import DecodingSettings, Recognizer
@@ -25,6 +27,7 @@ from examples.liu_2020.meetings import (
     Meeting,
     Scenario,
     Talk,
+    Turn,
     cast,
     clients_of,
     cut,
@@ -232,12 +235,23 @@ def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Cal
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is. development, test: clients that are recognized; None for all."""
+    """How large everything is. development, test: clients that are recognized; None for all. general: utterances by
+    which it is known how the recognizer hears."""
 
     base: BaseSettings = field(default_factory=BaseSettings)
     first: FirstPass = field(default_factory=FirstPass)
     development: int | None = None
     test: int | None = None
+    general: int = 8_000
+
+
+def general_talks(sentences: Sequence[str], count: int, each: int = 500) -> dict[str, Talk]:
+    """``count`` of the sentences that base models learn from, drawn at random, and said by twelve people: by these it
+    is known how the recognizer hears. No meeting is among them that anybody is tested on."""
+    drawn = np.random.default_rng(count).permutation(len(sentences))[:count]
+    turns = [Turn(f"S{place % 12}", sentences[index]) for place, index in enumerate(drawn)]
+    parts = (tuple(turns[first : first + each]) for first in range(0, len(turns), each))
+    return {f"General{number:02d}": (Meeting(f"General{number:02d}", part),) for number, part in enumerate(parts)}
 
 
 def make_lists(
@@ -272,5 +286,9 @@ def make_lists(
         first = work / name / "first_pass" / stage
         decode(talks, stage, bundle, first, setting, scale.first, partial(tell, f"first pass, {stage}"))
         score(bundle, first, cache / stage, list(talks), partial(tell, f"second pass, {stage}"))
+    heard, whole = models / "general_speech", replace(scale.first, most=scale.general)
+    told = partial(tell, "first pass, general speech")
+    decode(general_talks(text, scale.general), "development", bundle, heard, setting, whole, told)
+    shutil.copytree(heard, cache / "general", dirs_exist_ok=True)
     write_file(cache / "about.json", json.dumps({"perplexity": perplexity}, indent=2) + "\n")
     return cache

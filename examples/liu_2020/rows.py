@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from device_sdk.wire.messages import MarginalPlan
 from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, baseline, simulate
-from examples.liu_2020.lists import Listener
+from examples.liu_2020.lists import BANDWIDTH, Hearing, Listener
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
-from server.lab.tuning.search import Axes, best
+from server.lab.tuning.search import Axes, best, smoothed
 from server.privacy.costs import calibrate
 
 Array = NDArray[np.float64]
@@ -25,15 +25,18 @@ Step = Callable[[int, int], None]
 
 
 SCALES: Axes = {
-    "language_model": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2),
+    "language_model": (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2),
     "word_bonus": (-1.0, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
     "unlisted_bonus": (-8.0, -6.0, -4.0, -2.0, 0.0, 2.0),
 }
 """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
 MARGINALS: Axes = {
-    "marginal": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0),
-    "smoothing": (1.0, 5.0, 20.0, 100.0, 500.0),
+    "marginal": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
+    "smoothing": (1.0, 5.0, 20.0, 100.0, 500.0, 2_000.0, 10_000.0, 50_000.0),
 }
+"""Lambda counts by the language models' weight, which may be small: it has to reach far."""
+PSEUDO = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Of :func:`rescoring.marginals.reliability`."""
 
 
 def tuned_baseline(
@@ -176,8 +179,10 @@ def run(
     return found
 
 
+AS_HEARD = "personal part alone, words counted as heard"
 PERSONAL = "personal part alone, renewed each round"
 FOLLOWING = "personal part after each utterance"
+"""The latter two count a heard word by how reliable it is, where that is known."""
 YARDSTICK = "yardstick: best entries are known"
 TRUTH = "yardstick: what was said is known"
 """Counts of the entries with the fewest errors, and of the true words: what better counts could be worth at most."""
@@ -193,22 +198,48 @@ def extend(
     tell: Tell = lambda *_: None,
     axes: Axes = AGAIN,
     alone: bool = False,
+    hearing: Hearing | None = None,
 ) -> tuple[dict[str, Method], dict[str, int]]:
     """Choose the weights of what goes beyond the paper and of its yardsticks, each on its own. alone: without a server,
     where the paper's own personal part is the first of them. Returns the methods by name, in the order of the table,
     and their errors on development meetings."""
     axes = {**axes, "beta": [beta for beta in axes["beta"] if beta + start.alpha <= 1.0]}
-    methods = {FOLLOWING: Method(start), YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
+    own = Method(start if hearing is None else replace(start, sigma=BANDWIDTH))
+    methods = {FOLLOWING: own, YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
     if alone:
-        methods = {PERSONAL: Method(start, renewed="round"), **methods}
-        methods |= {name: replace(methods[name], renewed="round") for name in (YARDSTICK, TRUTH)}
+        methods = {PERSONAL: own, **methods}
+        methods |= {name: replace(methods[name], renewed="round") for name in (PERSONAL, YARDSTICK, TRUTH)}
+    if hearing is not None:
+        methods = {AS_HEARD: Method(start, renewed="round" if alone else "utterance"), **methods}
     if any(heard.said is None for client in clients for heard in client.heard):
         del methods[TRUTH]
     for name, how in methods.items():
-        chosen = tuned_marginals(clients, background, how, rounds, axes, partial(tell, name), alone)
-        methods[name] = replace(how, weights=chosen)
+        known = hearing if name in (PERSONAL, FOLLOWING) else None
+        methods[name] = tuned(clients, background, how, rounds, axes, partial(tell, name), alone, known)
     errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
     return methods, errors
+
+
+def tuned(
+    clients: Sequence[Listener],
+    background: Array,
+    how: Method,
+    rounds: int,
+    axes: Axes,
+    tell: Step,
+    alone: bool,
+    hearing: Hearing | None,
+) -> Method:
+    """The method with the weights chosen for it, and where it is known how the recognizer hears, with the reliability
+    of the fewest errors."""
+    if hearing is None:
+        return replace(how, weights=tuned_marginals(clients, background, how, rounds, axes, tell, alone))
+    tried = [replace(how, reliability=hearing.reliability(pseudo), pseudo=pseudo) for pseudo in PSEUDO]
+    first = tuned_marginals(clients, background, tried[len(tried) // 2], rounds, axes, tell, alone)
+    every = [replace(each, weights=first) for each in tried]
+    errors = smoothed(np.array([adaptation_errors(clients, background, each, rounds, alone) for each in every]))
+    chosen = every[int(errors.argmin())]
+    return replace(chosen, weights=tuned_marginals(clients, background, chosen, rounds, axes, tell, alone))
 
 
 def alone_rows(methods: Mapping[str, Method], rounds: int) -> Iterator[Setting]:

@@ -92,7 +92,7 @@ def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, 
     plain = tuned_baseline(development, partial(tell, "weights of the second pass"))
     paper = Method(replace(plain, alpha=0.5, beta=0.25, sigma=5.0, marginal=0.5, smoothing=5.0), renewed="round")
     tuned = tuned_marginals(development, background, paper, rounds, MARGINALS, partial(tell, "lambda"))
-    methods, errors = extend(development, background, tuned, rounds, tell)
+    methods, errors = extend(development, background, tuned, rounds, tell, hearing=cached.hearing)
     settings = list(every_row(background, tuned, rounds, repeats, methods))
     document = summary(cached, run(cached.test, background, plain, settings, tell), rounds)
     document["extensions"] = {"development_errors": errors}
@@ -103,14 +103,14 @@ def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, 
 def measure_alone(cached: Cached, tell: Tell, rounds: int) -> dict[str, Any]:
     """The personal part alone, of few clients that say much: the settings for every other one are those that are best
     for the rest. Returns the document with its findings."""
-    test, background = over_heard(cached.test, cached.background)
+    test, background, hearing = over_heard(cached.test, cached.background, cached.hearing)
     halves = test[::2], test[1::2]
     errors: dict[tuple[str, str], dict[str, Any]] = {}
     weights: list[dict[str, Any]] = []
     for chosen_on, tested in (halves, halves[::-1]):
         plain = tuned_baseline(chosen_on, partial(tell, "weights of the second pass"))
-        start = replace(plain, alpha=0.0, beta=0.8, sigma=5.0, marginal=1.0, smoothing=5.0)
-        methods, _ = extend(chosen_on, background, start, rounds, tell, alone=True)
+        start = replace(plain, alpha=0.0, beta=0.8, sigma=5.0, marginal=1.0, smoothing=500.0)
+        methods, _ = extend(chosen_on, background, start, rounds, tell, alone=True, hearing=hearing)
         for row in run(tested, background, plain, list(alone_rows(methods, rounds)), tell):
             names = (client.name for client in tested)
             errors.setdefault((row.table, row.name), {}).update(zip(names, row.errors, strict=True))
@@ -126,6 +126,7 @@ def _chosen(whom: str, plain: CombinationWeights, methods: Mapping[str, Method])
     return {
         "clients": whom,
         "weights": {name: each.to_mapping() for name, each in chosen.items()},
+        "pseudo": {name: how.pseudo for name, how in methods.items() if how.pseudo is not None},
         "edges": {name: names for name, names in found.items() if names},
     }
 

@@ -40,6 +40,22 @@ def test_personal_unigram_is_a_distribution_that_begins_as_the_background(u: Any
     np.testing.assert_allclose(marginals.interpolated_marginal(u, None, None, 0.5, 0.25), u)
 
 
+def test_reliability_by_hand() -> None:
+    """Twice as many words are heard as said, so each counts half; the second is often heard for the first."""
+    heard, said = np.array([0.0, 8.0, 8.0, 0.0]), np.array([0.0, 6.0, 2.0, 0.0])
+    np.testing.assert_allclose(marginals.reliability(heard, said, 1.0), [1.0, 7 / 5, 3 / 5, 1.0])
+    np.testing.assert_allclose(marginals.reliability(heard, said, 1e9), 1.0, rtol=1e-6)
+
+
+@given(counts(7), counts(7), st.floats(0.01, 10))
+def test_reliability_is_relative_to_all_that_was_heard(heard: Any, said: Any, pseudo: float) -> None:
+    """What a recognizer hears rightly, however often, has 1; counts of longer lists are worth the same."""
+    found = marginals.reliability(heard, said, pseudo)
+    assert (found > 0).all() and found.shape == (7,)
+    np.testing.assert_allclose(marginals.reliability(3 * heard, said, pseudo), found, rtol=1e-9)
+    np.testing.assert_allclose(marginals.reliability(said, said, pseudo), 1.0)
+
+
 @given(distributions(7), distributions(7), distributions(7), st.floats(0, 1), st.floats(0, 1))
 def test_interpolation_sums_to_one_or_is_refused(u: Any, q: Any, p: Any, alpha: float, beta: float) -> None:
     if alpha + beta > 1:
@@ -113,6 +129,8 @@ GOOD = np.array([0.5, 0.5])
         (lambda: marginals.pseudo_count(np.array([-1.0])), "counts"),
         (lambda: marginals.personal_unigram(np.zeros(3), GOOD, 1), "counts"),
         (lambda: marginals.personal_unigram(np.zeros(2), GOOD, -1), "smoothing"),
+        (lambda: marginals.reliability(np.zeros(2), np.zeros(3), 1.0), "heard"),
+        (lambda: marginals.reliability(np.zeros(2), np.zeros(2), 0.0), "pseudo"),
         (lambda: marginals.interpolated_marginal(GOOD, None, None, -0.1, 0.2), "alpha"),
         (lambda: marginals.interpolated_marginal(GOOD, np.array([0.4, 0.4]), None, 0.1, 0.2), "global_: sums to"),
         (lambda: marginals.interpolated_marginal(GOOD, None, np.ones(1), 0.1, 0.2), "personal"),

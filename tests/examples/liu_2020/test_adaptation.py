@@ -22,7 +22,7 @@ from examples.liu_2020.adaptation import (
     learn,
     simulate,
 )
-from examples.liu_2020.lists import Listener, listeners, over_heard
+from examples.liu_2020.lists import BANDWIDTH, Hearing, Listener, listeners, over_heard
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
 from tests.examples.liu_2020.test_lists import WORDS, background, client
@@ -70,7 +70,7 @@ def test_the_future_changes_nothing_before_it(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_words_that_no_list_holds_change_nothing(name: str) -> None:
     """Even where the background holds many of them."""
-    heard, u = over_heard(CLIENTS[:2], BACKGROUND)
+    heard, u, _ = over_heard(CLIENTS[:2], BACKGROUND)
     assert len(u) < len(BACKGROUND) and u.sum() == pytest.approx(1.0) and u.min() > 0
     exact = Exact(u, PAPER.smoothing)
     whole, alone = (simulate(*given, METHODS[name], 3, server) for given, server in
@@ -191,6 +191,32 @@ def test_better_counts_make_fewer_errors(alone: bool) -> None:
     same = rows.PERSONAL if alone else rows.FOLLOWING  # as often renewed
     assert errors[rows.YARDSTICK] <= errors[same], "better counts, chosen weights"
     assert all(how.weights.alpha == start.alpha for how in methods.values())
+
+
+def test_a_word_counts_by_how_reliable_it_is() -> None:
+    heard = CLIENTS[0].heard[0]
+    word = int(heard.flat[0])
+    worth = np.ones(len(BACKGROUND))
+    worth[word] = 0.25
+    as_heard, known = (
+        learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.ids)), Method(PAPER, reliability=each)).counts
+        for each in (None, worth)
+    )
+    assert known[word] == pytest.approx(as_heard[word] / 4) and as_heard[word] > 0
+    assert np.delete(known, word) == pytest.approx(np.delete(as_heard, word))
+
+
+def test_what_is_known_of_the_recognizer_chooses_how_much_it_is_believed() -> None:
+    heard = np.bincount(np.concatenate([h.flat for one in TWO for h in one.heard]), minlength=len(BACKGROUND))
+    hearing = Hearing(heard.astype(np.float64), BACKGROUND * heard.sum())
+    start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0)
+    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0), "beta": (0.25, 0.5, 0.8)}
+    methods, _ = rows.extend(TWO, BACKGROUND, start, 2, axes=axes, alone=True, hearing=hearing)
+    assert list(methods) == [rows.AS_HEARD, rows.PERSONAL, rows.FOLLOWING, rows.YARDSTICK]
+    for name, how in methods.items():
+        corrected = name in (rows.PERSONAL, rows.FOLLOWING)
+        assert (how.reliability is not None) == (how.pseudo in rows.PSEUDO) == corrected
+        assert how.weights.sigma == (BANDWIDTH if corrected else start.sigma)
 
 
 def test_what_was_said_counts_once_a_word() -> None:

@@ -17,7 +17,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import DataError
 from examples.liu_2020 import meetings as ami
-from examples.liu_2020.lists import Client, NBest, listeners, open_cache, read_clients, write_client
+from examples.liu_2020.lists import Client, Hearing, NBest, listeners, open_cache, read_clients, write_client
 from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, make_lists
 from examples.liu_2020.meetings import (
     SETTINGS,
@@ -134,6 +134,19 @@ def test_a_cache_is_opened_and_its_faults_are_named(tmp_path: Path) -> None:
         open_cache(tmp_path)
 
 
+def test_how_a_recognizer_hears_is_counted_as_a_device_counts() -> None:
+    """Of two entries the second counts exp(-1/2): what was said is in it alone."""
+    nbest = NBest("a", ("bal bel", "bal bil"), (-1.0, -2.0), (1, 0), 2, said="bal bil")
+    hearing = Hearing.of([Client("General00", (nbest, replace(nbest, said=None)))], WORDS)
+    second = np.exp(-0.5)
+    at = [WORDS.id(word) for word in ("bal", "bel", "bil")]
+    assert hearing.heard[at] == pytest.approx([1 + second, 1.0, second]) and hearing.heard.sum() == 2 + 2 * second
+    assert hearing.said[at].tolist() == [1.0, 0.0, 1.0] and hearing.said.sum() == 2.0
+    worth = hearing.reliability(0.1)
+    assert worth[at[1]] < 0.2 and worth[at[0]] == pytest.approx(1.0) and worth[at[2]] > 2.0
+    assert worth[WORDS.id("bol")] == 1.0, "neither said nor heard"
+
+
 NAMES = [f"ES20{number:02d}{letter}" for number in range(27) for letter in "abcd"]
 
 
@@ -236,6 +249,7 @@ TINY = Scale(
     first=FirstPass(most=2, decoding=DecodingSettings(beam=4, nbest=4)),
     development=1,
     test=2,
+    general=3,
 )
 
 
@@ -289,6 +303,9 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(
     assert set(held.about["perplexity"]["neural"]) == {"ami-development.txt", "ami-test.txt"}
     assert "first pass, test" in told and "second pass, development" in told
     assert all(heard.said is not None for client in held.test for heard in client.heard)
+    (general,) = read_clients(work / name / "lists" / "general")
+    assert len(general.utterances) == 3 and {nbest.said for nbest in general.utterances} <= set(text)
+    assert held.hearing is not None and held.hearing.said.sum() == sum(nbest.words for nbest in general.utterances)
 
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}
     make_lists(data, work, setting, replace(TINY, test=2), lambda *_: None, tiny_bundle)
