@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -30,6 +30,7 @@ from device_sdk.commands.output import usual_mode
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
 from export.graphs import build_graphs
+from export.widening import widened
 from rescoring.combination import CombinationWeights
 from rescoring.words import WordList
 
@@ -361,6 +362,29 @@ def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, versi
         weights={name: _rounded(value) for name, value in total.items()},
         card={key: value for key, value in card.items() if key != "figures"},
         training=dict(bundle.manifest.training) | {"mean": parts},
+    )
+
+
+def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str, seed: int = 1) -> Path:
+    """Write ``bundle`` again with ``cells`` in every layer of the encoder, more than it has: it hears as it did, and
+    can be trained further. How large its gradients usually are is left out, and its card's figures. Raises
+    :class:`BundleError` for an encoder that the bundle brings, :class:`ConfigurationError` for no more cells."""
+    architecture = bundle.architecture
+    if not isinstance(architecture, Architecture):
+        raise BundleError(f"{bundle.path}: brings an encoder of its own; only idiolect's own networks can be widened")
+    if cells <= architecture.encoder_size:
+        found = f"found {cells}, expected more than the {architecture.encoder_size} of {bundle.path}"
+        raise ConfigurationError(f"cells: {found}")
+    card = json.loads(bundle.file("card.json").read_bytes())
+    return rewrite(
+        bundle,
+        out,
+        version=version,
+        architecture=replace(architecture, encoder_size=cells),
+        weights=widened(bundle.weights, architecture, cells, seed),
+        card={key: value for key, value in card.items() if key != "figures"},
+        second_moments=None,
+        training=dict(bundle.manifest.training) | {"widened": f"{bundle.manifest.name} {bundle.version}"},
     )
 
 

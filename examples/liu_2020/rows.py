@@ -31,8 +31,8 @@ SCALES: Axes = {
 }
 """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
 MARGINALS: Axes = {
-    "marginal": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
-    "smoothing": (1.0, 5.0, 20.0, 100.0, 500.0, 2_000.0, 10_000.0, 50_000.0),
+    "marginal": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
+    "smoothing": (1.0, 5.0, 20.0, 100.0, 500.0, 2_000.0, 10_000.0, 50_000.0, 200_000.0),
 }
 """Lambda counts by the language models' weight, which may be small: it has to reach far."""
 PSEUDO = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

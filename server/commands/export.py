@@ -105,6 +105,25 @@ def mean(
 
 
 @app.command()
+def wider(
+    bundle: GivenBundle,
+    out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; a bundle there is replaced.")],
+    cells: Annotated[int, typer.Option(help="Cells in every layer of the encoder, more than BUNDLE has.")],
+    version: Annotated[str, typer.Option(help="Version of the weights.")],
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Write BUNDLE to OUT with more cells, hearing as it did, for idiolect train rnnt --begin to go on from.
+
+    For a network that has learned what it can hold. Needs no torch."""
+    from device_sdk.bundle import Bundle
+    from export import bundles
+
+    opened = Bundle.open(None if bundle == "default" else bundle)
+    _report_bundle(bundles.widen(opened, out, cells, version=version), as_json, output)
+
+
+@app.command()
 def sherpa(bundle: GivenBundle, out: OutFolder, as_json: AsJson = False, output: Output = None) -> None:
     """Write BUNDLE for sherpa-onnx, streaming and offline; the README.md in OUT says how to load it. Needs no torch."""
     from device_sdk.bundle import Bundle

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import ConfigurationError
+from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from server.commands.export import app
 from tests.architecture.sources import ROOT
 
@@ -82,6 +84,20 @@ def test_the_default_bundle_as_a_part(tmp_path: Path, tiny_bundle: Bundle, monke
     assert parts == {f"tiny {tiny_bundle.version}": 0.75, "default": 0.25}
     twice = RUN.invoke(app, [*given, "--add", "default:0.5"])
     assert isinstance(twice.exception, ConfigurationError) and "'default' twice" in str(twice.exception)
+
+
+def test_a_wider_bundle_hears_as_before(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    given = ["wider", str(tiny_bundle.path), str(tmp_path / "out"), "--version", "2", "--cells"]
+    done = RUN.invoke(app, [*given, "40", "--json"])
+    assert done.exit_code == 0, done.exception
+    wide = Bundle.open(tmp_path / "out")
+    assert isinstance(wide.architecture, Architecture) and wide.architecture.encoder_size == 40
+    assert wide.second_moments is None and wide.manifest.training["widened"] == f"tiny {tiny_bundle.version}"
+    features = np.random.default_rng(0).normal(-8, 3, (60, 64)).astype(np.float32)
+    (before, _), (after, _) = (OnnxTransducer(bundle).encode(features) for bundle in (tiny_bundle, wide))
+    np.testing.assert_allclose(after, before, atol=2e-3)  # half precision
+    narrower = RUN.invoke(app, [*given, "32"])
+    assert isinstance(narrower.exception, ConfigurationError) and "more than the 32 of" in str(narrower.exception)
 
 
 @pytest.mark.parametrize("version", [None, "5"])
