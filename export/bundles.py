@@ -381,7 +381,7 @@ def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str, seed: in
         out,
         version=version,
         architecture=replace(architecture, encoder_size=cells),
-        weights=widened(bundle.weights, architecture, cells, seed),
+        weights={name: _rounded(value) for name, value in widened(bundle.weights, architecture, cells, seed).items()},
         card={key: value for key, value in card.items() if key != "figures"},
         second_moments=None,
         training=dict(bundle.manifest.training) | {"widened": f"{bundle.manifest.name} {bundle.version}"},
@@ -393,7 +393,7 @@ def _free(name: str, taken: Collection[str]) -> str:
     return name if name not in taken else next(each for n in count(2) if (each := f"{name} {n}") not in taken)
 
 
-def _rounded(value: NDArray[np.float64]) -> NDArray[np.float32]:
+def _rounded(value: NDArray[np.floating]) -> NDArray[np.float32]:
     """To half precision, as runs end; to single precision where half has no room for a value."""
     with np.errstate(over="ignore"):
         half = value.astype(np.float16)

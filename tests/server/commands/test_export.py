@@ -92,6 +92,7 @@ def test_a_wider_bundle_hears_as_before(tmp_path: Path, tiny_bundle: Bundle) -> 
     assert done.exit_code == 0, done.exception
     wide = Bundle.open(tmp_path / "out")
     assert isinstance(wide.architecture, Architecture) and wide.architecture.encoder_size == 40
+    assert wide.manifest.files["weights.safetensors"].size < 3 * wide.architecture.parameter_count()
     assert wide.second_moments is None and wide.manifest.training["widened"] == f"tiny {tiny_bundle.version}"
     features = np.random.default_rng(0).normal(-8, 3, (60, 64)).astype(np.float32)
     (before, _), (after, _) = (OnnxTransducer(bundle).encode(features) for bundle in (tiny_bundle, wide))
