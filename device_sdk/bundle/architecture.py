@@ -76,6 +76,7 @@ PRESETS: dict[str, Architecture] = {
     "tiny": Architecture(1, 32, 1, 32, 32, 32, 64),
     "small": Architecture(2, 320, 1, 256, 256, 256, 256),
     "medium": Architecture(3, 384, 1, 256, 256, 256, 256),
+    "large": Architecture(3, 480, 1, 256, 256, 256, 256),
     "bench": Architecture(2, 256, 1, 256, 256, 256, 128),
     "paper": Architecture(5, 1024, 2, 1024, 512, 512, 2500),
 }
