@@ -351,7 +351,6 @@ def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, versi
             raise BundleError(f"{path}: has other pieces than {bundle.path}; expected what was trained from it")
         weight_files.check(bundle.architecture, weights, str(path))
         total = {name: value + share * weights[name] for name, value in total.items()}
-    card = json.loads(bundle.file("card.json").read_bytes())
     parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)}
     for path, share in shares.items():
         parts[_free(path.name, parts)] = share
@@ -360,12 +359,12 @@ def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, versi
         out,
         version=version,
         weights={name: _rounded(value) for name, value in total.items()},
-        card={key: value for key, value in card.items() if key != "figures"},
+        card=_card_without_figures(bundle),
         training=dict(bundle.manifest.training) | {"mean": parts},
     )
 
 
-def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str, seed: int = 1) -> Path:
+def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str) -> Path:
     """Write ``bundle`` again with ``cells`` in every layer of the encoder, more than it has: it hears as it did, and
     can be trained further. How large its gradients usually are is left out, and its card's figures. Raises
     :class:`BundleError` for an encoder that the bundle brings, :class:`ConfigurationError` for no more cells."""
@@ -375,17 +374,22 @@ def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str, seed: in
     if cells <= architecture.encoder_size:
         found = f"found {cells}, expected more than the {architecture.encoder_size} of {bundle.path}"
         raise ConfigurationError(f"cells: {found}")
-    card = json.loads(bundle.file("card.json").read_bytes())
     return rewrite(
         bundle,
         out,
         version=version,
         architecture=replace(architecture, encoder_size=cells),
-        weights={name: _rounded(value) for name, value in widened(bundle.weights, architecture, cells, seed).items()},
-        card={key: value for key, value in card.items() if key != "figures"},
+        weights={name: _rounded(value) for name, value in widened(bundle.weights, architecture, cells).items()},
+        card=_card_without_figures(bundle),
         second_moments=None,
         training=dict(bundle.manifest.training) | {"widened": f"{bundle.manifest.name} {bundle.version}"},
     )
+
+
+def _card_without_figures(bundle: Bundle) -> dict[str, Any]:
+    """Its figures are of its own weights alone."""
+    card = json.loads(bundle.file("card.json").read_bytes())
+    return {key: value for key, value in card.items() if key != "figures"}
 
 
 def _free(name: str, taken: Collection[str]) -> str:

@@ -14,13 +14,11 @@ _INPUTS, _AMONG = 0.7, 0.05
 """Spread of what new cells hear, beside that of the trained ones, and of what they hear of each other."""
 
 
-def widened(
-    parameters: Mapping[str, NDArray[Any]], architecture: Architecture, cells: int, seed: int
-) -> dict[str, NDArray[Any]]:
+def widened(parameters: Mapping[str, NDArray[Any]], architecture: Architecture, cells: int) -> dict[str, NDArray[Any]]:
     """Parameters of an encoder with ``cells`` in every layer, more than in those of ``architecture``. New cells hear
     what the trained ones hear, by random weights, and nobody hears them yet: the network says what it said."""
     size, more = architecture.encoder_size, cells - architecture.encoder_size
-    random = np.random.default_rng([seed, cells])
+    random = np.random.default_rng([1, cells])
 
     def with_new_cells(weights: NDArray[Any]) -> NDArray[np.float32]:
         """[4 * size, x] to [4 * cells, x]."""

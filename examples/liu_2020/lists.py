@@ -188,9 +188,10 @@ class Hearing:
     @classmethod
     def of(cls, clients: Iterable[Client], words: WordList) -> Self:
         heard, said = np.zeros(len(words)), np.zeros(len(words))
-        for nbest in (nbest for client in clients for nbest in client.utterances if nbest.said is not None):
-            heard += weighted_counts([words.ids(text) for text in nbest.texts], BANDWIDTH, len(words))
-            said += weighted_counts([words.ids(nbest.said or "")], BANDWIDTH, len(words))
+        for nbest in (nbest for client in clients for nbest in client.utterances):
+            if nbest.said is not None:
+                heard += weighted_counts([words.ids(text) for text in nbest.texts], BANDWIDTH, len(words))
+                said += weighted_counts([words.ids(nbest.said)], BANDWIDTH, len(words))
         return cls(heard, said)
 
     def reliability(self, pseudo: float) -> Array:

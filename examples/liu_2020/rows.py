@@ -215,12 +215,12 @@ def extend(
         del methods[TRUTH]
     for name, how in methods.items():
         known = hearing if name in (PERSONAL, FOLLOWING) else None
-        methods[name] = tuned(clients, background, how, rounds, axes, partial(tell, name), alone, known)
+        methods[name] = tuned_method(clients, background, how, rounds, axes, partial(tell, name), alone, known)
     errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
     return methods, errors
 
 
-def tuned(
+def tuned_method(
     clients: Sequence[Listener],
     background: Array,
     how: Method,

@@ -18,13 +18,16 @@ app = typer.Typer(help="Write bundles, and bundles for other runtimes.", no_args
 
 
 GivenBundle = Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")]
+OutBundle = Annotated[
+    Path, typer.Argument(help="Folder to write, or a file ending in .zip; a bundle there is replaced.")
+]
 OutFolder = Annotated[Path, typer.Argument(help="Folder to write.")]
 
 
 @app.command()
 def bundle(
     run: Annotated[Path, typer.Argument(help="Folder with weights.safetensors, tokenizer.model and words.txt.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; a bundle there is replaced.")],
+    out: OutBundle,
     add: Annotated[
         list[Path] | None, typer.Option(help="Further folders to look in for files that the run's does not hold.")
     ] = None,
@@ -76,7 +79,7 @@ def refresh(
 @app.command()
 def mean(
     bundle: GivenBundle,
-    out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; a bundle there is replaced.")],
+    out: OutBundle,
     add: Annotated[list[str], typer.Option(help="PATH:SHARE of another bundle, 'default' too, or of a run's folder.")],
     version: Annotated[str, typer.Option(help="Version of the weights.")],
     as_json: AsJson = False,
@@ -107,7 +110,7 @@ def mean(
 @app.command()
 def wider(
     bundle: GivenBundle,
-    out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; a bundle there is replaced.")],
+    out: OutBundle,
     cells: Annotated[int, typer.Option(help="Cells in every layer of the encoder, more than BUNDLE has.")],
     version: Annotated[str, typer.Option(help="Version of the weights.")],
     as_json: AsJson = False,
