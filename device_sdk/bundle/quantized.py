@@ -70,12 +70,7 @@ def quantize(
     for name, slot in slots.items():
         weight = weights[name] if slot.transposed or slot.scales == 1 else weights[name].T
         scale = np.frombuffer(buffer, np.float32, slot.scales, slot.scale)
-        if slot.scales == 1:
-            peak = np.maximum(weight.max(), -weight.min()).reshape(1)
-        else:
-            peak = np.maximum(weight.max(axis=1), -weight.min(axis=1))
-        # A channel of zeros has any scale; one whose scale would underflow is zero to a product of float32, too.
-        scale[:] = np.where(peak > np.finfo(np.float32).tiny * levels, peak / np.float32(levels), np.float32(1.0))
+        scale[:] = scales_of(weight.reshape(slot.scales, -1), levels)
         steps = weight / scale[:, None]
         np.rint(steps, out=steps)
         if name == EMBEDDING:
@@ -84,3 +79,10 @@ def quantize(
         else:
             np.frombuffer(buffer, np.int8, prod(slot.shape), slot.values).reshape(slot.shape)[:] = steps.T
     return bytes(buffer)
+
+
+def scales_of(rows: NDArray[np.float32], levels: int = LEVELS) -> NDArray[np.float32]:
+    """[N, K] -> [N]: what one step of an integer is worth in each row, so that its largest value takes ``levels``."""
+    peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    # A row of zeros has any scale; one whose scale would underflow is zero to a product of float32, too.
+    return np.where(peak > np.finfo(np.float32).tiny * levels, peak / np.float32(levels), np.float32(1.0))

@@ -116,6 +116,16 @@ class GraphBuilder:
             self._names.initializers.append(numpy_helper.from_array(value, name))
         return name
 
+    def rounded(self, name: str) -> Value:
+        """A matrix [N, K] of ``weights``, which lies in the graph as int8 with a scale a row: a quarter of the bytes.
+        The runtime multiplies them once, while it loads the graph."""
+        assert self._weights is not None
+        value = np.asarray(self._weights[name], np.float32)
+        scales = quantized.scales_of(value)[:, None]
+        self.hold(integers := f"{name}.int8", np.rint(value / scales).astype(np.int8))
+        self.hold(scale := f"{name}.scale", scales)
+        return self.multiply(self.cast(integers, FLOAT), scale)
+
     def quantized(self, name: str, lead: int = 0) -> tuple[Value, Value]:
         """A parameter as int8 [K, N] (embeddings: uint8 [V, E]) and its scales, initializers in the int8 buffer. lead:
         axes of size 1 in front of both shapes. Scales are [N]; [] for embeddings."""

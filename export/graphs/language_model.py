@@ -16,7 +16,8 @@ def language_model_graph(
     """The graph of a language model from its parameters (names and shapes of ``shape.parameter_shapes()``).
 
     B: sentences; L: words, at most ``positions``; both free. words, targets: int64 [B, L]. log_probs: float32 [B, L],
-    nats, log p(targets[b, l] | words[b, :l + 1]); padding at the end changes nothing before it (causal). Metadata:
+    nats, log p(targets[b, l] | words[b, :l + 1]); padding at the end changes nothing before it (causal). Matrices lie
+    in it as int8. Metadata:
     ``positions`` and ``words_digest``, the word list whose ids the graph speaks. Raises BundleError for a parameter
     that is missing, unknown, of another shape or not finite."""
     expected, found = shape.parameter_shapes(), {name: value.shape for name, value in parameters.items()}
@@ -29,14 +30,15 @@ def language_model_graph(
     words, targets = (g.input(name, ["B", "L"], INT64) for name in ("words", "targets"))
     order = g.op("Range", g.integer(0), g.squeeze(g.size(words, 1), 0), g.integer(1))
     mask = g.op("Where", g.op("Less", g.unsqueeze(order, 1), order), g.single(-np.inf), g.single(0.0))
-    embedded = g.multiply(g.op("Gather", g.weight("embedding"), _rows(g, words, shape)), g.single(shape.size**0.5))
+    embedding = g.rounded("embedding")
+    embedded = g.multiply(g.op("Gather", embedding, _rows(g, words, shape)), g.single(shape.size**0.5))
     values = g.add(embedded, g.op("Gather", g.weight("positions"), order))
     for index in range(shape.blocks):
         name = f"blocks.{index}"
         values = g.add(values, _attention(g, name, values, mask, shape.size, shape.heads))
         inner = _linear(g, f"{name}.inner", _norm(g, f"{name}.feed_forward_norm", values))
         values = g.add(values, _linear(g, f"{name}.outer", _gelu(g, inner)))
-    logits = g.add(g.matmul(_norm(g, "norm", values), g.transpose(g.weight("embedding"))), g.weight("bias"))
+    logits = g.add(g.matmul(_norm(g, "norm", values), g.transpose(embedding)), g.weight("bias"))
     # log_softmax only at the targets: the normalizer and one logit a word, not a second [B, L, r + 1] table.
     chosen = g.op("GatherElements", logits, g.unsqueeze(_rows(g, targets, shape), 2), axis=2)
     normalizer = g.op("ReduceLogSumExp", logits, g.integers(2), keepdims=1)
@@ -72,7 +74,7 @@ def _gelu(g: GraphBuilder, values: Value) -> Value:
 
 
 def _linear(g: GraphBuilder, name: str, values: Value) -> Value:
-    return g.add(g.matmul(values, g.transpose(g.weight(f"{name}.weight"))), g.weight(f"{name}.bias"))
+    return g.add(g.matmul(values, g.transpose(g.rounded(f"{name}.weight"))), g.weight(f"{name}.bias"))
 
 
 def _norm(g: GraphBuilder, name: str, values: Value) -> Value:

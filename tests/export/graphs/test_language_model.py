@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -11,9 +12,8 @@ from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
 
 SHAPE = LanguageModelShape(words=30, size=16, feed_forward=24, blocks=2, heads=4, positions=12)
-
-
 FREQUENT = replace(SHAPE, frequent=9)
+WIDE = LanguageModelShape(words=300, size=64, feed_forward=128, blocks=2)
 
 
 @pytest.fixture(scope="module", params=[SHAPE, FREQUENT], ids=["all", "frequent"])
@@ -23,6 +23,10 @@ def model(request) -> LanguageModel:
     with torch.no_grad():  # biases and norms away from their neutral first values, so that a lost one shows
         for value in network.parameters():
             value.add_(torch.randn_like(value) * 0.2)
+        for name, value in network.named_parameters():
+            if value.dim() == 2 and name != "positions":  # as the graph holds them
+                scale = value.abs().amax(dim=1, keepdim=True) / 127
+                value.copy_((value / scale).round() * scale)
         if network.shape is FREQUENT:  # <unk> and words 9 to 29 share a row
             together = [0, *range(9, 30)]
             network.shares[together] = torch.randn(len(together)).log_softmax(0)
@@ -56,6 +60,17 @@ def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntim
     (other,) = session.run(None, {"words": changed, "targets": targets})
     np.testing.assert_allclose(other[:, :2], table[:, :2], atol=1e-5)
     assert np.abs(other[:, 2:] - table[:, 2:]).max() > 0.01
+
+
+def test_matrices_lie_as_bytes_and_are_near() -> None:
+    torch.manual_seed(1)
+    parameters = {name: value.numpy() for name, value in LanguageModel(WIDE).state_dict().items()}
+    graph = language_model_graph(parameters, WIDE, "")
+    held = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load_from_string(graph).graph.initializer}
+    for name in ("embedding", "blocks.1.inner.weight"):
+        rows, scale = held[f"{name}.int8"], held[f"{name}.scale"]
+        assert rows.dtype == np.int8 and (np.abs(rows).max(axis=1) == 127).all()
+        assert (np.abs(rows * scale - parameters[name]) <= 0.501 * scale).all()
 
 
 def test_parameters_are_checked_by_name(model: LanguageModel) -> None:
