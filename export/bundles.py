@@ -221,7 +221,7 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-MODELS = ("language_model.onnx", "language_model.safetensors", "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE)
+MODELS = ("language_model.onnx", "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE)
 
 
 def architecture_of(weights: Mapping[str, NDArray[np.generic]], source: str) -> Architecture:
@@ -260,9 +260,9 @@ def bundle_run(
 
     folders: where its files lie, the first that holds a file wins. Needed: weights.safetensors, tokenizer.model,
     words.txt. Taken where present: background.safetensors (otherwise every word is equally likely), rescoring.json,
-    language_model.onnx, language_model.safetensors, ngram.arpa(.gz), training.json, card.json. card: replaces
-    card.json; where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or
-    damaged file."""
+    language_model.onnx, pieces.ngram.safetensors, ngram.arpa(.gz), training.json, card.json. card: replaces card.json;
+    where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or damaged
+    file."""
     source = str(_find(folders, "weights.safetensors"))
     weights = weight_files.read(_need(folders, "weights.safetensors"), source)
     architecture = architecture_of(weights, source)

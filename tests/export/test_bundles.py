@@ -276,13 +276,13 @@ def test_a_run_becomes_a_bundle(tmp_path: Path) -> None:
     (extra / "background.safetensors").write_bytes(weight_files.serialize({"unigram": tiny_background(words)}))
     (extra / "rescoring.json").write_text('{"marginal": 0.125}')
     (extra / "card.json").write_text('{"description": "mine"}')
-    for name in ("language_model.safetensors", "ngram.arpa.gz"):
+    for name in ("language_model.onnx", "ngram.arpa.gz"):
         (extra / name).write_bytes(b"model")
     bundle = Bundle.open(bundle_run([run, extra], tmp_path / "out", name="n", version="8", licence="L"))
     assert bundle.combination.marginal == 0.125
     np.testing.assert_allclose(bundle.background, tiny_background(words))
     assert "mine" in bundle.file("MODEL_CARD.md").read_text()
-    assert bundle.has("language_model.safetensors") and bundle.has("ngram.arpa.gz") and not bundle.has("ngram.arpa")
+    assert bundle.has("language_model.onnx") and bundle.has("ngram.arpa.gz") and not bundle.has("ngram.arpa")
 
 
 @pytest.mark.parametrize(
