@@ -119,8 +119,9 @@ def reliability(heard: Array, said: Array, pseudo: float) -> Array:
     _same(words, known, "heard", "said")
     if not pseudo > 0:
         raise ValueError(f"pseudo: found {pseudo!r}, expected more than 0")
-    scale = known.sum() / words.sum() if words.any() else 1.0
-    return np.asarray((known + pseudo) / (scale * words + pseudo), np.float64)
+    # Shares of what was heard: a quotient of sums overflows where hardly anything was.
+    expected = known.sum() * (words / words.sum()) if words.any() else words
+    return np.asarray((known + pseudo) / (expected + pseudo), np.float64)
 
 
 def refreshed_marginal(

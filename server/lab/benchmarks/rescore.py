@@ -159,6 +159,8 @@ def _loaded(bundle: Bundle) -> LanguageModel:
 
     graph = onnx.load_model_from_string(bundle.file(FILE).read_bytes()).graph
     held = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    integers = [name.removesuffix(".int8") for name in held if name.endswith(".int8")]
+    held |= {name: held[f"{name}.int8"] * held[f"{name}.scale"] for name in integers}
     size, inner = held["embedding"].shape[1], held["blocks.0.inner.weight"].shape
     from_right = inner[0] == size  # how version 2's graph keeps the matrices that it multiplies by
     blocks = sum(name.endswith(".inner.weight") for name in held)
