@@ -17,9 +17,8 @@ def language_model_graph(
 
     B: sentences; L: words, at most ``positions``; both free. words, targets: int64 [B, L]. log_probs: float32 [B, L],
     nats, log p(targets[b, l] | words[b, :l + 1]); padding at the end changes nothing before it (causal). Matrices lie
-    in it as int8. Metadata:
-    ``positions`` and ``words_digest``, the word list whose ids the graph speaks. Raises BundleError for a parameter
-    that is missing, unknown, of another shape or not finite."""
+    in it as int8. Metadata: ``positions`` and ``words_digest``, the word list whose ids the graph speaks. Raises
+    BundleError for a parameter that is missing, unknown, of another shape or not finite."""
     expected, found = shape.parameter_shapes(), {name: value.shape for name, value in parameters.items()}
     for name in sorted(expected.keys() | found.keys()):
         if found.get(name) != expected.get(name):
