@@ -106,12 +106,12 @@ def test_a_hundred_recordings_are_heard_as_sherpa_hears_them(
     family: str, folders: dict[str, Path], imported: dict[str, Bundle]
 ) -> None:
     """Greedy: the same tokens and times. Modified beam search of width 4: its texts. The search that adds up all ways
-    to a text: where weights are trained, nearly all of its texts are the same or likelier, and what they gain is more
-    than twice what the others lose."""
+    to a text, as wide as devices search: where weights are trained, nearly all of its texts are the same or likelier,
+    and what they gain is many times what the others lose."""
     bundle, settings = imported[family], DecodingSettings(beam=1, nbest=1, pause_seconds=float("inf"))
     greedy, recorded = Model(bundle, settings), [np.pad(clip, (0, 12_800)) for clip in recordings()]
-    beam = Model(bundle, replace(settings, beam=4, threshold=float("inf")), transducer=greedy.transducer)
-    modified = Model(bundle, replace(beam.settings, search="modified"), transducer=greedy.transducer)
+    beam = Model(bundle, replace(settings, beam=8, threshold=float("inf")), transducer=greedy.transducer)
+    modified = Model(bundle, replace(beam.settings, beam=4, search="modified"), transducer=greedy.transducer)
     ids = {bundle.tokenizer.piece(token).replace("\u2581", " "): token for token in range(bundle.tokenizer.size)}
     same, gains = 0, list[float]()
     for clip in recorded:
@@ -127,7 +127,7 @@ def test_a_hundred_recordings_are_heard_as_sherpa_hears_them(
             gains += [mine - peer] if found != other else []
     assert len(recorded) == 100 and same >= 98, same
     lost = [gain for gain in gains if gain <= 0]
-    assert len(lost) <= 4 and (sum(gains) > -sum(lost) or not gains), sorted(gains)
+    assert len(lost) <= 4 and (sum(gains) > -4 * sum(lost) or not gains), sorted(gains)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
