@@ -3,7 +3,8 @@
 A stable hash of the sentence decides whether it belongs to base training (80 %), to the devices (10 %) or is held out
 (10 %), so no sentence is in two of them. The same hash of a sentence's form (types of slots for their values), and of
 its values of open types, has to send it to base training, too: devices and held-out people also say what base training
-never hears said in this way, and names that it never hears."""
+never hears said in this way, and names that it never hears. What of the 80 % base training may not hear, development
+people say, and nobody else."""
 
 import hashlib
 import re
@@ -11,22 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon, read_slots
 from server.lab.corpora.patterns import expand, parsed, read_grammar
+from server.lab.corpora.roles import Role
 
-Split = Literal["base", "devices", "heldout"]
 Name = TypeVar("Name", bound=str)
 
 
 COMMANDS = read_grammar(Path(__file__).with_name("grammar.toml"))
 """Coffee orders, digits, and the rest as people say it at home."""
 
-_SHARES: Mapping[Split, float] = {"base": 0.8, "devices": 0.1, "heldout": 0.1}
+_SHARES: Mapping[Role, float] = {"base": 0.8, "devices": 0.1, "heldout": 0.1}
 _PERSONAL = 0.85  # how often a profile's owner says one of the favourite values
 _ATTEMPTS = 2_000
 
@@ -57,8 +58,9 @@ class Profile:
         return values[generator.choice(len(values), p=[weight / sum(weights) for weight in weights])]
 
 
-def split_of(text: str) -> Split:
-    """The only split that may use a sentence: a hash of its text, the same on every machine and in every version."""
+def split_of(text: str) -> Role:
+    """The only split that may use a sentence, base if base or development may: a hash of its text, the same on every
+    machine and in every version."""
     return assign(text, _SHARES, b"idiolect split")
 
 
@@ -107,16 +109,15 @@ def profile(generator: np.random.Generator) -> Profile:
     return Profile(favourites, {name: float(share) for name, share in zip(names, shares, strict=True)})
 
 
-def sample(generator: np.random.Generator, split: Split | None = None, profile: Profile | None = None) -> Command:
+def sample(generator: np.random.Generator, split: Role | None = None, profile: Profile | None = None) -> Command:
     """A command of a split (None: of any), said by anyone or by the owner of a profile. Raises ConfigurationError for
     an unknown split, or for a profile so narrow that the split has none of its sentences."""
-    if split is not None and split not in _SHARES:
-        raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(_SHARES)}")
+    if split is not None and split not in get_args(Role):
+        raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(get_args(Role))}")
     names, shares = _intents() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
     for _ in range(_ATTEMPTS):
         command = _draw(names[generator.choice(len(names), p=shares)], generator, profile)
-        fits = command.text and (split is None or split_of(command.text) == split)
-        if fits and (split != "base" or _taught(command)):
+        if command.text and split in (None, _split(command)):
             return command
     raise ConfigurationError(f"no sentence of split {split!r} in {_ATTEMPTS} attempts; widen the profile's favourites")
 
@@ -133,6 +134,12 @@ def _draw(intent: str, generator: np.random.Generator, profile: Profile | None) 
     text = " ".join(expand(COMMANDS, pattern, generator, fill))
     slots = read_slots(text, lexicon())
     return Command(text if len(dict(slots)) == len(slots) else "", intent, dict(slots))
+
+
+def _split(command: Command) -> Role:
+    """The only split that may say a command."""
+    split = split_of(command.text)
+    return "development" if split == "base" and not _taught(command) else split
 
 
 def _taught(command: Command) -> bool:

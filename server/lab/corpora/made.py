@@ -8,7 +8,7 @@ import numpy as np
 
 from device_sdk.checks import check_interval
 from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, draw_scene
-from server.lab.corpora.grammar import Command, Profile, Split, lexicon, profile, sample
+from server.lab.corpora.grammar import Command, Profile, lexicon, profile, sample
 from server.lab.corpora.roles import Role
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.corpora.voices import REGIONAL, Voice, draw_voices, speak
@@ -61,13 +61,11 @@ def made_utterance(command: Command, person: Person, seed: Sequence[int]) -> Utt
 
 
 def made_corpus(voice_set: Role, people: int, each: int, seed: int) -> Corpus:
-    """``each`` commands by each of some people, with sentences and voices of one split only, person after person. The
-    grammar keeps no sentences for development: those of its base split are said."""
-    split: Split = "base" if voice_set == "development" else voice_set
+    """``each`` commands by each of some people, with sentences and voices of one split only, person after person."""
     utterances = []
     for number, person in enumerate(draw_people(voice_set, people, seed)):
         generator = np.random.default_rng([seed, number, *voice_set.encode()])
         for position in range(each):
-            command = sample(generator, split, person.profile)
+            command = sample(generator, voice_set, person.profile)
             utterances.append(made_utterance(command, person, (seed, number, position)))
     return Corpus(f"made:{voice_set}", tuple(utterances), lexicon())

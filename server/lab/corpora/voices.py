@@ -7,13 +7,13 @@ A voice is an accent (phonemes, from espeak's language files), a variant (the sp
 its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in fixed, disjoint sets, one for
 each role (:mod:`server.lab.corpora.roles`); *base* has mainstream accents only, the others regional ones, too. Variants
 of one family (``edward``, ``edward2``) and variants whose settings hardly differ (``john``, ``norbert``) are in one
-set. Training hears no regional accent, but voices with accents of their own: sounds that each says in place of others
-(:func:`draw_sounds`)."""
+set. Training hears no regional accent, but others (:mod:`server.lab.corpora.accents`)."""
 
 import _ctypes
 import ctypes
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,26 +52,15 @@ VARIANTS: Mapping[Role, tuple[str, ...]] = {
 }
 
 
-SOUNDS: Mapping[str, tuple[str, ...]] = {
-    "I": ("i", "@", "E"), "E": ("I", "a", "eI"), "a": ("E", "A:", "a#"), "0": ("A:", "O:", "V"),
-    "O2": ("A:", "O:", "V"), "A:": ("a", "O:", "0"), "V": ("U", "a", "0"), "U": ("u:", "V"), "u:": ("U", "i:"),
-    "i:": ("I", "eI"), "O:": ("oU", "0", "A:"), "eI": ("E", "aI", "i@"), "aI": ("OI", "A:", "eI"),
-    "oU": ("O:", "aU", "u:"), "aU": ("u:", "a", "oU"), "OI": ("aI",), "3:": ("E", "@", "A:"), "3": ("@", "a", "V"),
-    "o@": ("O:", "oU", "0"), "O@": ("O:", "oU", "0"), "e@": ("E", "3:", "eI"), "i@": ("i:", "e@"),
-    "A@": ("A:", "a", "O:"), "@": ("V", "I", "a"), "T": ("t", "f", "s"), "D": ("d", "v", "z"), "N": ("n",),
-    "h": ("",), "w": ("v",), "v": ("w", "b"), "z": ("s",), "dZ": ("tS", "j"), "tS": ("S",), "S": ("s",),
-    "t#": ("t", "d"), "r": ("w", "l"), "r-": ("r",), "b": ("p",), "g": ("k",),
-}  # fmt: skip
-"""What some people say in place of a sound of espeak's; "" stands for nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Voice:
     """How someone sounds. accent, variant: names of espeak's language and variant files. pitch: 0 to 99, 50 is the
     variant's own; pitch_range: 0 to 99, 50 is usual, 0 monotone. rate: words a minute, as espeak counts them. tract:
     scale of all frequencies (formants and pitch); above 1 is a shorter vocal tract. The rate is unaffected. word_gap:
     extra pause between words, in tenths of a second at the usual rate. sounds: pairs of espeak's phonemes, one that the
-    accent has and what this voice says in its place."""
+    accent has and what this voice says in its place. rhythm: how long an unstressed, a reduced, a half stressed and a
+    stressed syllable is, in units of espeak's ``stressLength``; empty: as the accent has it. tongue: a language of
+    espeak's in whose sounds and rhythm all is said; ``sounds`` has to replace those that it lacks."""
 
     accent: str
     variant: str
@@ -81,6 +70,8 @@ class Voice:
     tract: float = 1.0
     word_gap: int = 0
     sounds: tuple[tuple[str, str], ...] = ()
+    rhythm: tuple[int, ...] = ()
+    tongue: str = ""
 
     def __post_init__(self) -> None:
         ranges = {"pitch": "[0, 99]", "pitch_range": "[0, 99]", "rate": "[80, 450]", "tract": "[0.7, 1.4]"}
@@ -115,16 +106,6 @@ def draw_voice(
     )
 
 
-def draw_sounds(generator: np.random.Generator) -> tuple[tuple[str, str], ...]:
-    """An accent that nobody has: up to half of the sounds of English said as one of their neighbours."""
-    share = generator.uniform(0.05, 0.5)
-    return tuple(
-        (sound, others[generator.integers(len(others))])
-        for sound, others in SOUNDS.items()
-        if generator.random() < share
-    )
-
-
 def draw_voices(
     voice_set: Role, count: int, generator: np.random.Generator, regional: float = REGIONAL
 ) -> tuple[Voice, ...]:
@@ -153,9 +134,13 @@ def speak(text: str, voice: Voice) -> Waveform:
     text, callback = _MORNING.sub(r"\1 a.m.", text), _CALLBACK(collect)
     with espeak() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)
-        accent = _ACCENT_FILES.get(voice.accent, voice.accent)
-        if library.espeak_SetVoiceByName(f"{accent}+{voice.variant}".encode()) != 0:
-            raise DataError(f"espeak-ng has no voice {voice.name!r}; accents are {', '.join(accents_of('devices'))}")
+        _choose(library, voice.accent, voice)
+        if voice.sounds:
+            sounds = dict(voice.sounds)
+            said = _SOUND.sub(lambda found: sounds.get(found[0], found[0]), phonemes(library, text))
+            text = f"[[{said.replace('/', '|')}]]"
+        if voice.tongue:
+            _choose(library, voice.tongue, voice)
         for parameter, value in (
             (_RATE, round(voice.rate / voice.tract)),
             (_PITCH, voice.pitch),
@@ -163,10 +148,6 @@ def speak(text: str, voice: Voice) -> Waveform:
             (_WORD_GAP, voice.word_gap),
         ):
             library.espeak_SetParameter(parameter, value, 0)
-        if voice.sounds:
-            sounds = dict(voice.sounds)
-            said = _SOUND.sub(lambda found: sounds.get(found[0], found[0]), phonemes(library, text))
-            text = f"[[{said.replace('/', '|')}]]"
         data = text.encode()
         library.espeak_Synth(data, ctypes.c_size_t(len(data) + 1), 0, 0, 0, _UTF8 | _PHONEMES, None, None)
     samples = np.frombuffer(b"".join(pieces), np.int16).astype(np.float32) / 32768.0
@@ -175,6 +156,23 @@ def speak(text: str, voice: Voice) -> Waveform:
     # Played back `tract` times faster, then taken to 16 kHz: scales every frequency, undoes the slower rate.
     waveform = soxr.resample(samples, native_rate * voice.tract, SAMPLE_RATE, quality="MQ")
     return np.clip(waveform, -1.0, 1.0).astype(np.float32)
+
+
+def _choose(library: Any, language: str, voice: Voice) -> None:
+    """Speak a language of espeak's, with the variant and the rhythm of a voice."""
+    name = _ACCENT_FILES.get(language, language)
+    own = {path.name.lower(): path for path in (_data_path() / "lang").glob("*/*")}.get(name)
+    if own and voice.rhythm and not voice.tongue:
+        weak, reduced, half, strong = voice.rhythm
+        lengths = f"stressLength {weak} {reduced} {half} {half} 0 0 {strong} {strong + 20}"
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "voice")
+            path.write_text(f"{own.read_text('utf-8')}\n{lengths}\n", "utf-8")
+            found = library.espeak_ng_SetVoiceByFile(f"{path}+{voice.variant}".encode())
+    else:
+        found = library.espeak_SetVoiceByName(f"{name}+{voice.variant}".encode())
+    if found != 0:
+        raise DataError(f"espeak-ng has no voice {voice.name!r}; accents are {', '.join(accents_of('devices'))}")
 
 
 def phonemes(library: Any, text: str, between: str = "/") -> str:

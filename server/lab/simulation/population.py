@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from server.lab.corpora import Corpus, Utterance, kind_of, open_corpus
 from server.lab.corpora.acoustics import GENTLE, Ranges
-from server.lab.corpora.grammar import Split, lexicon, sample
+from server.lab.corpora.grammar import lexicon, sample
 from server.lab.corpora.made import Person, draw_people, made_utterance
 from server.lab.corpora.roles import UNHEARD, Listed, Role, scoring
 from server.lab.corpora.voices import VARIANTS
@@ -123,7 +122,7 @@ def _make_voices(seed: int, shape: Shape, ranges: Ranges, habit: float) -> tuple
         assert persons is not None and each is not None
         found: _Voices = []
         for number, person in enumerate(draw_people(split, persons, seed, ranges, regional=REGIONAL)):
-            said = _sentences(person, cast(Split, split), number, each * rounds, seed, habit)
+            said = _sentences(person, split, number, each * rounds, seed, habit)
             title = f"{person.voice.variant} ({person.voice.accent})"
             found.append((title, [said[start : start + each] for start in range(0, len(said), each)]))
         return found
@@ -133,7 +132,7 @@ def _make_voices(seed: int, shape: Shape, ranges: Ranges, habit: float) -> tuple
 
 
 def _sentences(
-    person: Person, split: Split, number: int, utterances: int, seed: int, habit: float = 1.0
+    person: Person, split: Role, number: int, utterances: int, seed: int, habit: float = 1.0
 ) -> list[Utterance]:
     """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
     generator = np.random.default_rng([seed, number, *split.encode()])

@@ -23,6 +23,7 @@ from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
 from rescoring.words import UNKNOWN, WordList
 from server.lab.corpora import grammar
+from server.lab.corpora.roles import Role
 from server.lab.training import ngram
 from server.lab.training.language_model import LanguageModelSettings, perplexity, train_language_model
 from server.lab.training.pieces import read_sentences
@@ -177,7 +178,7 @@ def _shares(unigram: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
     return shares
 
 
-def grammar_text(count: int, seed: int, split: grammar.Split = "base") -> list[str]:
+def grammar_text(count: int, seed: int, split: Role = "base") -> list[str]:
     """``count`` sentences drawn from one split of the command grammar; common ones repeat."""
     generator = np.random.default_rng(seed)
     return [grammar.sample(generator, split).text for _ in range(count)]

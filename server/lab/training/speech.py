@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar
+from server.lab.corpora.accents import draw_rhythm, draw_sounds, foreign
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, draw_noise, draw_scene, pad
 from server.lab.corpora.made_names import renamed
 from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
-from server.lab.corpora.voices import Voice, draw_sounds, draw_voice, speak
+from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard
 
 REAL = Ranges(
@@ -46,6 +47,8 @@ REAL = Ranges(
 hours, not days, makes as many errors on its own voices as on others."""
 
 
+_FOREIGN, _OWN_ACCENT = 0.45, 0.25
+"""How many made voices have a foreign mother tongue, and how many an accent and a rhythm of their own."""
 _UNLISTED = 0.6
 """How often somebody in a command has a made name."""
 _NUMBERS, _TELEPHONE, _KNOWN_DIGITS = 0.65, replace(REAL, band=0.5), 4
@@ -75,9 +78,9 @@ class Mixture:
     are joined to strings of up to eight of one speaker, most of them numbers, four in ten stay alone, and take
     ``joined`` of the real share. noises: recordings of what homes sound like when nobody speaks, float32 [S] each.
     scenes: rooms and microphones of made utterances. voices: who speaks them; none stands for any voice of the base
-    set, half of the time with an accent of its own. waiting: share of utterances with up to 2.5 s of the room before
-    and after the speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing in
-    silence and noise. features: what is kept of the sound."""
+    set, most of them foreigners or with accents of their own. waiting: share of utterances with up to 2.5 s of the room
+    before and after the speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing
+    in silence and noise. features: what is kept of the sound."""
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
@@ -245,8 +248,12 @@ def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
 def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
     if mixture.voices:
         return mixture.voices[generator.integers(len(mixture.voices))]
-    voice = draw_voice("base", generator)
-    return replace(voice, sounds=draw_sounds(generator)) if generator.random() < 0.5 else voice
+    voice, accent = draw_voice("base", generator), generator.random()
+    if accent < _FOREIGN:
+        return foreign(voice, generator)
+    if accent < _FOREIGN + _OWN_ACCENT:
+        return replace(voice, sounds=draw_sounds(generator), rhythm=draw_rhythm(generator))
+    return voice
 
 
 def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:
