@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,7 @@ def speak(text: str, voice: Voice) -> Waveform:
 def _choose(library: Any, language: str, voice: Voice) -> None:
     """Speak a language of espeak's, with the variant and the rhythm of a voice."""
     name = _ACCENT_FILES.get(language, language)
-    own = {path.name.lower(): path for path in (_data_path() / "lang").glob("*/*")}.get(name)
-    if own and voice.rhythm and not voice.tongue:
+    if voice.rhythm and not voice.tongue and (own := _language_files().get(name)):
         weak, reduced, half, strong = voice.rhythm
         lengths = f"stressLength {weak} {reduced} {half} {half} 0 0 {strong} {strong + 20}"
         with tempfile.TemporaryDirectory() as folder:
@@ -173,6 +173,12 @@ def _choose(library: Any, language: str, voice: Voice) -> None:
         found = library.espeak_SetVoiceByName(f"{name}+{voice.variant}".encode())
     if found != 0:
         raise DataError(f"espeak-ng has no voice {voice.name!r}; accents are {', '.join(accents_of('devices'))}")
+
+
+@cache
+def _language_files() -> Mapping[str, Path]:
+    """espeak's accents and languages, in lower case."""
+    return {path.name.lower(): path for path in (_data_path() / "lang").glob("*/*")}
 
 
 def phonemes(library: Any, text: str, between: str = "/") -> str:
