@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from device_sdk.errors import DataError
 from server.lab.corpora.accents import MOTHER_TONGUES, SOUNDS, draw_rhythm, draw_sounds, foreign
 from server.lab.corpora.utterance import SAMPLE_RATE
 from server.lab.corpora.voices import MAINSTREAM_ACCENTS, Voice, espeak, phonemes, speak
@@ -78,6 +79,8 @@ def test_rhythm_lengthens_what_it_says(accent: str) -> None:
     long = speak(SENTENCE, Voice(accent, "m1", rhythm=(300, 300, 300, 400)))
     assert long.size > 1.1 * even.size and not np.array_equal(even, uneven)
     assert even.size == speak(SENTENCE, Voice(accent, "m1", rhythm=(200,) * 4)).size
+    with pytest.raises(DataError, match=r"no voice 'xx-yy[+]m1'"):
+        speak(SENTENCE, Voice("xx-yy", "m1", rhythm=(200,) * 4))
 
 
 def test_own_accents_are_drawn_anew_each_time() -> None:
