@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 
+from device_sdk.checks import check_choice
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon, read_slots
 from server.lab.corpora.patterns import expand, parsed, read_grammar
-from server.lab.corpora.roles import Role
+from server.lab.corpora.roles import ROLES, Role
 
 Name = TypeVar("Name", bound=str)
 
@@ -112,12 +113,12 @@ def profile(generator: np.random.Generator) -> Profile:
 def sample(generator: np.random.Generator, split: Role | None = None, profile: Profile | None = None) -> Command:
     """A command of a split (None: of any), said by anyone or by the owner of a profile. Raises ConfigurationError for
     an unknown split, or for a profile so narrow that the split has none of its sentences."""
-    if split is not None and split not in get_args(Role):
-        raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(get_args(Role))}")
+    if split is not None:
+        check_choice("split", split, ROLES)
     names, shares = _intents() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
     for _ in range(_ATTEMPTS):
         command = _draw(names[generator.choice(len(names), p=shares)], generator, profile)
-        if command.text and split in (None, _split(command)):
+        if command.text and (split is None or split == _split(command)):
             return command
     raise ConfigurationError(f"no sentence of split {split!r} in {_ATTEMPTS} attempts; widen the profile's favourites")
 

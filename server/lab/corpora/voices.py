@@ -60,8 +60,8 @@ class Voice:
     scale of all frequencies (formants and pitch); above 1 is a shorter vocal tract. The rate is unaffected. word_gap:
     extra pause between words, in tenths of a second at the usual rate. sounds: pairs of espeak's phonemes, one that the
     accent has and what this voice says in its place. rhythm: how long an unstressed, a reduced, a half stressed and a
-    stressed syllable is, in units of espeak's ``stressLength``; empty: as the accent has it. tongue: a language of
-    espeak's in whose sounds and rhythm all is said; ``sounds`` has to replace those that it lacks."""
+    stressed syllable is, in units of espeak's ``stressLength``; empty: as the language has it. tongue: a language
+    of espeak's in whose sounds all is said; ``sounds`` has to replace those that it lacks."""
 
     accent: str
     variant: str
@@ -162,7 +162,7 @@ def speak(text: str, voice: Voice) -> Waveform:
 def _choose(library: Any, language: str, voice: Voice) -> None:
     """Speak a language of espeak's, with the variant and the rhythm of a voice."""
     name = _ACCENT_FILES.get(language, language)
-    if voice.rhythm and not voice.tongue and (own := _language_files().get(name)):
+    if voice.rhythm and (own := _language_files().get(name)):
         weak, reduced, half, strong = voice.rhythm
         lengths = f"stressLength {weak} {reduced} {half} {half} 0 0 {strong} {strong + 20}"
         with tempfile.TemporaryDirectory() as folder:

@@ -47,7 +47,7 @@ REAL = Ranges(
 hours, not days, makes as many errors on its own voices as on others."""
 
 
-_FOREIGN, _OWN_ACCENT = 0.45, 0.25
+_FOREIGNERS, _OWN_ACCENTS = 0.45, 0.25
 """How many made voices have a foreign mother tongue, and how many an accent and a rhythm of their own."""
 _UNLISTED = 0.6
 """How often somebody in a command has a made name."""
@@ -249,9 +249,9 @@ def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
     if mixture.voices:
         return mixture.voices[generator.integers(len(mixture.voices))]
     voice, accent = draw_voice("base", generator), generator.random()
-    if accent < _FOREIGN:
+    if accent < _FOREIGNERS:
         return foreign(voice, generator)
-    if accent < _FOREIGN + _OWN_ACCENT:
+    if accent < _FOREIGNERS + _OWN_ACCENTS:
         return replace(voice, sounds=draw_sounds(generator), rhythm=draw_rhythm(generator))
     return voice
 

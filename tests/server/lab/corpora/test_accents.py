@@ -15,24 +15,8 @@ pytest.importorskip("espeakng_loader", reason="not installed: idiolect-server[si
 ENGLISH = Voice("en-us", "m1")
 SENTENCE = "turn the light in the hall down a little before the next hour"
 WORDS = (
-    "and",
-    "a",
-    "oh",
-    "or",
-    "are",
-    "eye",
-    "ear",
-    "air",
-    "hour",
-    "owe",
-    "ooh",
-    "err",
-    "ah",
-    "all",
-    "boy",
-    "up",
-    "it",
-)
+    "and", "a", "oh", "or", "are", "eye", "ear", "air", "hour", "owe", "ooh", "err", "ah", "all", "boy", "up", "it"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("tongue", MOTHER_TONGUES)
