@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle import piece_ngram as piece_ngrams
 from device_sdk.bundle import second_moments as second_moment_files
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
@@ -334,12 +335,15 @@ def trained(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
     return bundle.weights, bundle.file("tokenizer.model").read_bytes()
 
 
-def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, version: str) -> Path:
+def mean(
+    bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, version: str, piece_ngram: Path | None = None
+) -> Path:
     """Write ``bundle`` with the mean of its weights and of those that were trained further from them, or beside them
     from the same ones: often better than each. shares: bundle or folder of a run -> its share; the bundle has the rest.
-    Its card no longer has figures, which were of other weights; its manifest names the parts by the last names of their
-    paths, numbered where several have the same. Raises :class:`BundleError` for weights of other sizes or pieces,
-    :class:`ConfigurationError` for shares that are no shares."""
+    piece_ngram: file of an n-gram over these pieces, which takes the place of the bundle's. Its card no longer has
+    figures, which were of other weights; its manifest names the parts by the last names of their paths, numbered where
+    several have the same. Raises :class:`BundleError` for weights of other sizes or pieces, and for a file that is no
+    such n-gram, :class:`ConfigurationError` for shares that are no shares."""
     rest = 1.0 - sum(shares.values())
     if not shares or not all(share > 0.0 for share in shares.values()) or rest < -1e-9:
         given = ", ".join(f"{path}:{share:g}" for path, share in shares.items()) or "none"
@@ -354,11 +358,16 @@ def mean(bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, versi
     parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)}
     for path, share in shares.items():
         parts[_free(path.name, parts)] = share
+    models = {model: bundle.file(model).read_bytes() for model in MODELS if bundle.has(model)}
+    if piece_ngram is not None:
+        models[PIECE_NGRAM_FILE] = _need([piece_ngram.parent], piece_ngram.name)
+        piece_ngrams.read(models[PIECE_NGRAM_FILE], bundle.tokenizer.size, str(piece_ngram))
     return rewrite(
         bundle,
         out,
         version=version,
         weights={name: _rounded(value) for name, value in total.items()},
+        models=models,
         card=_card_without_figures(bundle),
         training=dict(bundle.manifest.training) | {"mean": parts},
     )

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import PRESETS, Architecture, Bundle
+from device_sdk.bundle import piece_ngram as piece_ngrams
 from device_sdk.bundle import weights as weight_files
 from device_sdk.errors import BundleError, ConfigurationError
 from export.bundles import architecture_of, bundle_run, mean, refresh, render, rewrite, trained, write_bundle
 from rescoring.combination import CombinationWeights
+from rescoring.words import WordList
+from server.lab.training.ngram import estimate, over_pieces
 from tests.tiny import tiny_background, tiny_parts, tiny_tokenizer, tiny_weights, tiny_words
 
 
@@ -352,6 +355,19 @@ def test_a_mean_beyond_half_precision_stays_in_single(tmp_path: Path, tiny_bundl
     np.testing.assert_array_equal(made["joiner.output.bias"], expected.astype(np.float32))
     for name in tiny_bundle.weights.keys() - {"joiner.output.bias"}:
         np.testing.assert_array_equal(made[name], tiny_bundle.weights[name].astype(np.float16).astype(np.float32))
+
+
+def test_a_mean_may_bring_an_ngram_over_pieces(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    run, symbols = write_run(tmp_path / "run"), WordList(("<unk>", *map(str, range(1, tiny_bundle.tokenizer.size))))
+    content = piece_ngrams.serialize(over_pieces(estimate([[1, 2, 3], [1, 3]], symbols, 3)))
+    (given := tmp_path / "other.safetensors").write_bytes(content)
+    made = Bundle.open(mean(tiny_bundle, {run: 0.5}, tmp_path / "out", version="2", piece_ngram=given))
+    assert made.file("pieces.ngram.safetensors").read_bytes() == content and made.piece_ngram is not None
+    for bad, message in ((b"none", "other.safetensors: not a readable safetensors"), (b"", "other.safetensors")):
+        given.write_bytes(bad)
+        with pytest.raises(BundleError, match=message):
+            mean(tiny_bundle, {run: 0.5}, tmp_path / "none", version="2", piece_ngram=given)
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("shares", [(), (0.0,), (-0.5,), (0.6, 0.6), (0.5, float("nan"))])

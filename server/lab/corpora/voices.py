@@ -61,7 +61,8 @@ class Voice:
     extra pause between words, in tenths of a second at the usual rate. sounds: pairs of espeak's phonemes, one that the
     accent has and what this voice says in its place. rhythm: how long an unstressed, a reduced, a half stressed and a
     stressed syllable is, in units of espeak's ``stressLength``; empty: as the language has it. tongue: a language
-    of espeak's in whose sounds all is said; ``sounds`` has to replace those that it lacks."""
+    of espeak's in whose sounds all is said; ``sounds`` has to replace those that it lacks. throat: lines of a variant
+    file that take the place of the variant's own."""
 
     accent: str
     variant: str
@@ -73,6 +74,7 @@ class Voice:
     sounds: tuple[tuple[str, str], ...] = ()
     rhythm: tuple[int, ...] = ()
     tongue: str = ""
+    throat: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ranges = {"pitch": "[0, 99]", "pitch_range": "[0, 99]", "rate": "[80, 450]", "tract": "[0.7, 1.4]"}
@@ -129,9 +131,8 @@ def speak(text: str, voice: Voice) -> Waveform:
             pieces.append(ctypes.string_at(samples, count * 2))
         return 0
 
-    variants = _data_path() / "voices" / "!v"
-    if not (variants / voice.variant).is_file():  # which the library would ignore
-        raise DataError(f"espeak-ng has no voice {voice.name!r}; its variants are in {variants}")
+    if not (_variants_path() / voice.variant).is_file():  # which the library would ignore
+        raise DataError(f"espeak-ng has no voice {voice.name!r}; its variants are in {_variants_path()}")
     text, callback = _MORNING.sub(r"\1 a.m.", text), _CALLBACK(collect)
     with espeak() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)
@@ -160,15 +161,20 @@ def speak(text: str, voice: Voice) -> Waveform:
 
 
 def _choose(library: Any, language: str, voice: Voice) -> None:
-    """Speak a language of espeak's, with the variant and the rhythm of a voice."""
+    """Speak a language of espeak's, with the variant, the throat and the rhythm of a voice."""
     name = _ACCENT_FILES.get(language, language)
-    if voice.rhythm and (own := _language_files().get(name)):
-        weak, reduced, half, strong = voice.rhythm
-        lengths = f"stressLength {weak} {reduced} {half} {half} 0 0 {strong} {strong + 20}"
+    if (voice.rhythm or voice.throat) and (own := _language_files().get(name)):
+        lines, variant = [own.read_text("utf-8")], f"+{voice.variant}"
+        if voice.rhythm:
+            weak, reduced, half, strong = voice.rhythm
+            lines.append(f"stressLength {weak} {reduced} {half} {half} 0 0 {strong} {strong + 20}")
+        if voice.throat:  # a variant that the library adds itself would undo it
+            lines += [(_variants_path() / voice.variant).read_text("utf-8", "replace"), *voice.throat]
+            variant = ""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "voice")
-            path.write_text(f"{own.read_text('utf-8')}\n{lengths}\n", "utf-8")
-            found = library.espeak_ng_SetVoiceByFile(f"{path}+{voice.variant}".encode())
+            path.write_text("\n".join([*lines, ""]), "utf-8")
+            found = library.espeak_ng_SetVoiceByFile(f"{path}{variant}".encode())
     else:
         found = library.espeak_SetVoiceByName(f"{name}+{voice.variant}".encode())
     if found != 0:
@@ -229,6 +235,10 @@ def _loader() -> Any:
 
 def _data_path() -> Path:
     return Path(_loader().get_data_path())
+
+
+def _variants_path() -> Path:
+    return _data_path() / "voices" / "!v"
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def run_words(sources: TextSources, size: int, command: str) -> dict[str, Any]:
     return _described(sources, words, command, figures, "coverage", coverage, sources.words.with_suffix(".json"))
 
 
-PIECE_ORDER, PIECE_CUTOFFS = 5, (1, 2, 3, 4, 5)
+PIECE_ORDER, PIECE_CUTOFFS = 6, (1, 2, 4, 6)
 """Of the n-gram over pieces."""
 
 

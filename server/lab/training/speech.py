@@ -24,6 +24,7 @@ from server.lab.corpora.accents import draw_rhythm, draw_sounds, foreign
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, draw_noise, draw_scene, pad
 from server.lab.corpora.made_names import renamed
 from server.lab.corpora.readers import DIGITS
+from server.lab.corpora.throats import draw_throat
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard
@@ -49,6 +50,8 @@ hours, not days, makes as many errors on its own voices as on others."""
 
 _FOREIGNERS, _OWN_ACCENTS = 0.45, 0.25
 """How many made voices have a foreign mother tongue, and how many an accent and a rhythm of their own."""
+_THROATS = 0.5
+"""How many made voices have a throat that nobody has, instead of one of the base variants'."""
 _UNLISTED = 0.6
 """How often somebody in a command has a made name."""
 _NUMBERS, _TELEPHONE, _KNOWN_DIGITS = 0.65, replace(REAL, band=0.5), 4
@@ -249,6 +252,8 @@ def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
     if mixture.voices:
         return mixture.voices[generator.integers(len(mixture.voices))]
     voice, accent = draw_voice("base", generator), generator.random()
+    if generator.random() < _THROATS:
+        voice = replace(voice, throat=draw_throat(generator))
     if accent < _FOREIGNERS:
         return foreign(voice, generator)
     if accent < _FOREIGNERS + _OWN_ACCENTS:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle import weights as weight_files
 from export.networks.stateless import StatelessTransducer
 from export.zipformer import export_zipformer
-from server.lab.corpora.made_names import made_names
+from server.lab.corpora.made_names import english_words, made_names
 from server.lab.corpora.phones import pronounce
 from server.lab.training.data import Example, moments
 from server.lab.training.rnnt.learner import new_network
@@ -56,7 +56,7 @@ def train_rnnt(
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=pieces)
     network = new_network(recipe.architecture, recipe.dropout)
-    pronunciations = pronounce(mixture.words().union(made_names())) if recipe.phones else None
+    pronunciations = pronounce(mixture.words().union(made_names(), english_words())) if recipe.phones else None
     phones = 0 if pronunciations is None else len(pronunciations.symbols)
     task = RnntTask(network, tokenizer, recipe.phases, begun=begin is not None, phones=phones)
     if begin is not None:

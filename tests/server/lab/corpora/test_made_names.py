@@ -1,11 +1,11 @@
-"""Names that nobody has: what base models are taught commands about people with."""
+"""Names that nobody has, and any words: what base models are taught commands about people and things with."""
 
 import re
 
 import numpy as np
 
 from server.lab.corpora import grammar
-from server.lab.corpora.made_names import made_names, renamed
+from server.lab.corpora.made_names import english_words, made_names, renamed
 from server.lab.corpora.phones import pronounce
 from server.lab.training.speech import Mixture, sentence
 
@@ -27,6 +27,29 @@ def test_a_command_is_about_somebody_else() -> None:
     assert all(re.fullmatch("call [a-z]+ back", text) for text in said)
     without = grammar.Command("stop", "stop", {})
     assert renamed(without, generator) == "stop"
+
+
+def test_a_command_is_about_any_thing() -> None:
+    generator, words = np.random.default_rng(0), set(english_words())
+    slots = {"item": "dish soap", "list": "shopping list"}
+    command = grammar.Command("put dish soap on my shopping list", "shopping", slots)
+    said = {renamed(command, generator) for _ in range(20)}
+    assert len(said) == 20 and all(grammar.split_of(text) == "base" for text in said)
+    found = [re.fullmatch("put ([a-z' ]+) on my ([a-z']+) list", text) for text in said]
+    assert all(each and words.issuperset([*each[1].split(), each[2]]) for each in found)
+    assert {len(each[1].split()) for each in found if each} == {1, 2}
+
+
+def test_no_word_is_one_that_base_training_never_hears() -> None:
+    """Words of hidden values stay hidden, unless another value holds them."""
+    words, commands = set(english_words()), grammar.COMMANDS
+    heard, unheard = set[str](), set[str]()
+    for kind, values in commands.values.items():
+        for value in values:
+            hidden = kind in commands.open and grammar.split_of(value) != "base"
+            (unheard if hidden else heard).update(value.split())
+    assert 15_000 < len(words) < 20_000 and len(words & heard) > 200
+    assert len(unheard - heard) > 50 and not words & (unheard - heard)
 
 
 def test_training_hears_them_in_commands_about_people() -> None:
