@@ -307,7 +307,7 @@ def rewrite(bundle: Bundle, out: str | Path, **changes: Any) -> Path:
         "combination": bundle.combination,
         "card": json.loads(content("card.json")),
         "licence": content("LICENSE").decode(),
-        "models": {model: content(model) for model in MODELS if bundle.has(model)},
+        "models": _models(bundle),
         "second_moments": bundle.second_moments,
         "training": bundle.manifest.training,
         "features": bundle.features,
@@ -358,7 +358,7 @@ def mean(
     parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)}
     for path, share in shares.items():
         parts[_free(path.name, parts)] = share
-    models = {model: bundle.file(model).read_bytes() for model in MODELS if bundle.has(model)}
+    models = _models(bundle)
     if piece_ngram is not None:
         models[PIECE_NGRAM_FILE] = _need([piece_ngram.parent], piece_ngram.name)
         piece_ngrams.read(models[PIECE_NGRAM_FILE], bundle.tokenizer.size, str(piece_ngram))
@@ -393,6 +393,10 @@ def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str) -> Path:
         second_moments=None,
         training=dict(bundle.manifest.training) | {"widened": f"{bundle.manifest.name} {bundle.version}"},
     )
+
+
+def _models(bundle: Bundle) -> dict[str, bytes]:
+    return {model: bundle.file(model).read_bytes() for model in MODELS if bundle.has(model)}
 
 
 def _card_without_figures(bundle: Bundle) -> dict[str, Any]:

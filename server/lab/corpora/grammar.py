@@ -148,9 +148,14 @@ def _taught(command: Command) -> bool:
     form = f" {command.text} "
     for slot_type, value in command.slots.items():
         form = form.replace(f" {value} ", f" {{{slot_type}}} ", 1)
-    parts = [value for slot_type, value in command.slots.items() if slot_type in COMMANDS.open]
-    parts += [form] if re.search(r" \w", form) else []
-    return all(split_of(part) == "base" for part in parts)
+    if any(hidden(slot_type, value) for slot_type, value in command.slots.items()):
+        return False
+    return split_of(form) == "base" or not re.search(r" \w", form)
+
+
+def hidden(slot_type: str, value: str) -> bool:
+    """Whether base training never hears a value."""
+    return slot_type in COMMANDS.open and split_of(value) != "base"
 
 
 @cache

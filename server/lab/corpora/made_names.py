@@ -61,8 +61,7 @@ def english_words() -> tuple[str, ...]:
     heard, unheard = set[str](), set[str]()
     for kind, values in grammar.COMMANDS.values.items():
         for value in values:
-            taught = kind not in grammar.COMMANDS.open or grammar.split_of(value) == "base"
-            (heard if taught else unheard).update(value.split())
+            (unheard if grammar.hidden(kind, value) else heard).update(value.split())
     listed = [word for word in top_n_list("en", _LISTED) if re.fullmatch("[a-z][a-z']+", word)]
     return tuple(word for word in listed if word not in unheard - heard)
 

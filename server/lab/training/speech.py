@@ -53,7 +53,7 @@ _FOREIGNERS, _OWN_ACCENTS = 0.45, 0.25
 _THROATS = 0.5
 """How many made voices have a throat that nobody has, instead of one of the base variants'."""
 _UNLISTED = 0.6
-"""How often somebody in a command has a made name."""
+"""How often people and things in a command are none that the grammar lists."""
 _NUMBERS, _TELEPHONE, _KNOWN_DIGITS = 0.65, replace(REAL, band=0.5), 4
 """How often a string of several words is a number, as people say them; half of these over a telephone. Only of speakers
 of whom that many digits are there: most are known by other words."""
@@ -135,7 +135,7 @@ def sentence(mixture: Mixture, generator: np.random.Generator) -> str:
 
 
 def _said(command: grammar.Command, generator: np.random.Generator) -> str:
-    """People have names that no grammar lists."""
+    """People and things have names that no grammar lists."""
     return renamed(command, generator) if generator.random() < _UNLISTED else command.text
 
 
