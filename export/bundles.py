@@ -30,6 +30,8 @@ from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.commands.output import usual_mode
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
+from device_sdk.runtimes.language_model import FILE as LANGUAGE_MODEL_FILE
+from device_sdk.runtimes.language_model import open_graph
 from export.graphs import build_graphs
 from export.widening import widened
 from rescoring.combination import CombinationWeights
@@ -222,7 +224,7 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-MODELS = ("language_model.onnx", "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE)
+MODELS = (LANGUAGE_MODEL_FILE, "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE)
 
 
 def architecture_of(weights: Mapping[str, NDArray[np.generic]], source: str) -> Architecture:
@@ -336,14 +338,15 @@ def trained(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
 
 
 def mean(
-    bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, version: str, piece_ngram: Path | None = None
+    bundle: Bundle, shares: Mapping[Path, float], out: str | Path, *, version: str, models: Sequence[Path] = ()
 ) -> Path:
     """Write ``bundle`` with the mean of its weights and of those that were trained further from them, or beside them
     from the same ones: often better than each. shares: bundle or folder of a run -> its share; the bundle has the rest.
-    piece_ngram: file of an n-gram over these pieces, which takes the place of the bundle's. Its card no longer has
-    figures, which were of other weights; its manifest names the parts by the last names of their paths, numbered where
-    several have the same. Raises :class:`BundleError` for weights of other sizes or pieces, and for a file that is no
-    such n-gram, :class:`ConfigurationError` for shares that are no shares."""
+    models: files of an n-gram over these pieces or of a neural language model of these words, named as in a bundle, to
+    take the place of the bundle's. Its card no longer has figures, which were of other weights; its manifest names the
+    parts by the last names of their paths, numbered where several have the same. Raises :class:`BundleError` for
+    weights of other sizes or pieces and for files that are no such model, :class:`ConfigurationError` for shares that
+    are none."""
     rest = 1.0 - sum(shares.values())
     if not shares or not all(share > 0.0 for share in shares.values()) or rest < -1e-9:
         given = ", ".join(f"{path}:{share:g}" for path, share in shares.items()) or "none"
@@ -358,16 +361,12 @@ def mean(
     parts = {f"{bundle.manifest.name} {bundle.version}": round(rest, 9)}
     for path, share in shares.items():
         parts[_free(path.name, parts)] = share
-    models = _models(bundle)
-    if piece_ngram is not None:
-        models[PIECE_NGRAM_FILE] = _need([piece_ngram.parent], piece_ngram.name)
-        piece_ngrams.read(models[PIECE_NGRAM_FILE], bundle.tokenizer.size, str(piece_ngram))
     return rewrite(
         bundle,
         out,
         version=version,
         weights={name: _rounded(value) for name, value in total.items()},
-        models=models,
+        models=_models(bundle) | {path.name: _model(path, bundle) for path in models},
         card=_card_without_figures(bundle),
         training=dict(bundle.manifest.training) | {"mean": parts},
     )
@@ -397,6 +396,18 @@ def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str) -> Path:
 
 def _models(bundle: Bundle) -> dict[str, bytes]:
     return {model: bundle.file(model).read_bytes() for model in MODELS if bundle.has(model)}
+
+
+def _model(path: Path, bundle: Bundle) -> bytes:
+    """A language model that fits the bundle's pieces or words."""
+    content = _need([path.parent], path.name)
+    if path.name == PIECE_NGRAM_FILE:
+        piece_ngrams.read(content, bundle.tokenizer.size, str(path))
+    elif path.name == LANGUAGE_MODEL_FILE:
+        open_graph(content, bundle.words, str(path))
+    else:
+        raise BundleError(f"{path}: expected a file named {PIECE_NGRAM_FILE} or {LANGUAGE_MODEL_FILE}")
+    return content
 
 
 def _card_without_figures(bundle: Bundle) -> dict[str, Any]:

@@ -33,16 +33,8 @@ class NeuralLanguageModel:
 
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         path = bundle.file(FILE)
-        self._session = open_session(path.read_bytes(), str(path), threads=threads)
+        self._session, self._positions = open_graph(path.read_bytes(), bundle.words, str(path), threads)
         self._boundary = bundle.words.boundary
-        said = metadata(self._session, str(path))
-        self._positions = _positive(said.get("positions"), f"{path}: metadata positions")
-        found, expected = said.get("words_digest"), bundle.words.digest
-        if found != expected:
-            raise BundleError(
-                f"{path}: metadata words_digest is {found!r}, expected {expected!r} as words.txt has; "
-                "train the language model on the bundle's own word list"
-            )
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats. sentences: word
@@ -82,6 +74,20 @@ class NeuralLanguageModel:
 
 _Row = tuple[int, int, int, int]
 """(number of the sentence, start, first scored, stop) of one window."""
+
+
+def open_graph(graph: bytes, words: WordList, source: str, threads: int = 1) -> tuple[Any, int]:
+    """The session of a language model's graph, and how many words it takes at once. Raises BundleError for what is no
+    such graph, and for one of other words."""
+    session = open_session(graph, source, threads=threads)
+    said = metadata(session, source)
+    positions = _positive(said.get("positions"), f"{source}: metadata positions")
+    if (found := said.get("words_digest")) != words.digest:
+        raise BundleError(
+            f"{source}: metadata words_digest is {found!r}, expected {words.digest!r} as words.txt has; "
+            "train the language model on the bundle's own word list"
+        )
+    return session, positions
 
 
 def _windows(words: Sequence[int], positions: int) -> Iterator[tuple[int, int, int]]:

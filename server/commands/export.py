@@ -82,8 +82,11 @@ def mean(
     out: OutBundle,
     add: Annotated[list[str], typer.Option(help="PATH:SHARE of another bundle, 'default' too, or of a run's folder.")],
     version: Annotated[str, typer.Option(help="Version of the weights.")],
-    piece_ngram: Annotated[
-        Path | None, typer.Option(help="pieces.ngram.safetensors to take the place of BUNDLE's.", exists=True)
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="language_model.onnx or pieces.ngram.safetensors to take the place of BUNDLE's.", exists=True
+        ),
     ] = None,
     as_json: AsJson = False,
     output: Output = None,
@@ -107,7 +110,7 @@ def mean(
         except ValueError:
             raise ConfigurationError(f"--add: found {given!r}, expected PATH:SHARE, such as runs/base:0.5") from None
     opened = Bundle.open(None if bundle == "default" else bundle)
-    _report_bundle(bundles.mean(opened, shares, out, version=version, piece_ngram=piece_ngram), as_json, output)
+    _report_bundle(bundles.mean(opened, shares, out, version=version, models=model or ()), as_json, output)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from export.bundles import architecture_of, bundle_run, mean, refresh, render, r
 from rescoring.combination import CombinationWeights
 from rescoring.words import WordList
 from server.lab.training.ngram import estimate, over_pieces
-from tests.tiny import tiny_background, tiny_parts, tiny_tokenizer, tiny_weights, tiny_words
+from tests.tiny import tiny_background, tiny_language_model, tiny_parts, tiny_tokenizer, tiny_weights, tiny_words
 
 
 def arguments(**changes: Any) -> dict[str, Any]:
@@ -357,16 +357,35 @@ def test_a_mean_beyond_half_precision_stays_in_single(tmp_path: Path, tiny_bundl
         np.testing.assert_array_equal(made[name], tiny_bundle.weights[name].astype(np.float16).astype(np.float32))
 
 
-def test_a_mean_may_bring_an_ngram_over_pieces(tmp_path: Path, tiny_bundle: Bundle) -> None:
+def test_a_mean_may_bring_language_models(tmp_path: Path, tiny_bundle: Bundle) -> None:
     run, symbols = write_run(tmp_path / "run"), WordList(("<unk>", *map(str, range(1, tiny_bundle.tokenizer.size))))
-    content = piece_ngrams.serialize(over_pieces(estimate([[1, 2, 3], [1, 3]], symbols, 3)))
-    (given := tmp_path / "other.safetensors").write_bytes(content)
-    made = Bundle.open(mean(tiny_bundle, {run: 0.5}, tmp_path / "out", version="2", piece_ngram=given))
-    assert made.file("pieces.ngram.safetensors").read_bytes() == content and made.piece_ngram is not None
-    for bad, message in ((b"none", "other.safetensors: not a readable safetensors"), (b"", "other.safetensors")):
-        given.write_bytes(bad)
-        with pytest.raises(BundleError, match=message):
-            mean(tiny_bundle, {run: 0.5}, tmp_path / "none", version="2", piece_ngram=given)
+    pieces = piece_ngrams.serialize(over_pieces(estimate([[1, 2, 3], [1, 3]], symbols, 3)))
+    neural = tiny_language_model(tiny_bundle.words, seed=9)
+    given = {"pieces.ngram.safetensors": pieces, "language_model.onnx": neural}
+    for name, content in given.items():
+        (tmp_path / name).write_bytes(content)
+    paths = [tmp_path / name for name in given]
+    made = Bundle.open(mean(tiny_bundle, {run: 0.5}, tmp_path / "out", version="2", models=paths))
+    assert {name: made.file(name).read_bytes() for name in given} == given
+    assert neural != tiny_bundle.file("language_model.onnx").read_bytes() and made.piece_ngram is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("pieces.ngram.safetensors", b"none", "pieces.ngram.safetensors: not a readable safetensors"),
+        ("language_model.onnx", b"none", "language_model.onnx"),
+        ("language_model.onnx", tiny_language_model(WordList(("<unk>", "other"))), "words_digest"),
+        ("other.onnx", b"", "other.onnx: expected a file named"),
+    ],
+)
+def test_a_mean_refuses_other_models(
+    tmp_path: Path, tiny_bundle: Bundle, name: str, content: bytes, message: str
+) -> None:
+    run = write_run(tmp_path / "run")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BundleError, match=message):
+        mean(tiny_bundle, {run: 0.5}, tmp_path / "none", version="2", models=[tmp_path / name])
     assert not (tmp_path / "none").exists()
 
 
