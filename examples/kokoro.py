@@ -23,8 +23,8 @@ SAMPLE_RATE = 24_000
 LONGEST = 500
 """Phones that the model takes at once."""
 MIXED = (0.85, 0.3)
-"""How often a person's second and third voice is of the first one's country, and how often the third one, if not, is
-of another language: an accent."""
+"""How often a person's second and third voice are of the first one's country, and how many people's others may be of
+any language: an accent."""
 ALPHABET = (
     ("dʒ", "ʤ"), ("tʃ", "ʧ"), ("eɪ", "A"), ("aɪ", "I"), ("aʊ", "W"), ("ɔɪ", "Y"), ("oʊ", "O"), ("əʊ", "Q"),
     ("əl", "ᵊl"), ("ɚ", "əɹ"), ("ɐ", "ə"), ("r", "ɹ"), ("x", "k"), ("ç", "k"), ("ɬ", "l"),
@@ -70,7 +70,7 @@ class Kokoro:
         names, english = list(self._styles), [name for name in self._styles if name[0] in "ab"]
         first = str(generator.choice(english))
         same = [name for name in english if name[0] == first[0]]
-        others = english if generator.random() < 1 - MIXED[1] else names
+        others = names if generator.random() < MIXED[1] else english
         more = [str(generator.choice(same if generator.random() < MIXED[0] else others)) for _ in range(2)]
         weights = generator.dirichlet((1.0, 0.7, 0.5))
         return Voice(first[0] == "b", (first, *more), tuple(float(weight) for weight in weights))
