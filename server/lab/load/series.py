@@ -2,8 +2,10 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 from sqlalchemy import event, func, select
@@ -113,8 +115,7 @@ def direct(ground: Ground, tell: Tell) -> list[Figure]:
                 tell(what, number, sizes.direct)
         _opened(service, last)
     taken, named = sizes.direct * sizes.goal, NAMES[ground.kind]
-    half = np.array(pages[len(pages) // 2 :], float)
-    slope = float(np.polyfit(half[:, 0], half[:, 1], 1)[0])
+    slope = _growth(pages[len(pages) // 2 :])
     metric = f"{sizes.direct} rounds through the service layer; {named}"
     return [
         Figure(metric, "reports a second of taking them", taken / accepting),
@@ -122,6 +123,14 @@ def direct(ground: Ground, tell: Tell) -> list[Figure]:
         Figure(metric, "bytes a round, in the second half", slope, target=BYTES, lower_is_better=True),
         Figure(metric, "MB in use at the end", pages[-1][1] / 1e6),
     ]
+
+
+def _growth(used: Sequence[tuple[int, int]]) -> float:
+    """Bytes a round: the median over pairs of rounds (Theil-Sen), since what is about to be deleted is sometimes there
+    still."""
+    return float(
+        np.median([(after - before) / (late - early) for (early, before), (late, after) in combinations(used, 2)])
+    )
 
 
 def narrow(initial: InitialModel, words: int) -> InitialModel:
