@@ -62,11 +62,12 @@ def people(seed: int, kokoro: Kokoro | None) -> list[Person]:
     voices, shares = list(VOICES), [share for share, *_ in VOICES.values()]
     found = []
     for name in names[:PEOPLE]:
-        voice: str | Voice = str(generator.choice(voices, p=shares))
-        low, high = np.log(VOICES[str(voice)][1:])
+        voice: str | Voice
         if kokoro is not None and generator.random() < MIXED[0]:
-            voice = kokoro.draw(generator)
-            low, high = np.log(MIXED[1:])
+            voice, (low, high) = kokoro.draw(generator), np.log(MIXED[1:])
+        else:
+            voice = str(generator.choice(voices, p=shares))
+            low, high = np.log(VOICES[voice][1:])
         pitch, pace = float(np.exp(generator.uniform(low, high))), float(np.exp(generator.normal(0.0, 0.13)))
         found.append(Person(name, voice, pitch, pace))
     return found
