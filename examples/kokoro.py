@@ -22,7 +22,7 @@ from device_sdk.errors import DataError, MissingExtraError
 SAMPLE_RATE = 24_000
 LONGEST = 500
 """Phones that the model takes at once."""
-MIXED = (0.85, 0.3)
+SAME_COUNTRY, ANY_LANGUAGE = 0.85, 0.3
 """How often a person's second and third voice are of the first one's country, and how many people's others may be of
 any language: an accent."""
 ALPHABET = (
@@ -70,8 +70,8 @@ class Kokoro:
         names, english = list(self._styles), [name for name in self._styles if name[0] in "ab"]
         first = str(generator.choice(english))
         same = [name for name in english if name[0] == first[0]]
-        others = names if generator.random() < MIXED[1] else english
-        more = [str(generator.choice(same if generator.random() < MIXED[0] else others)) for _ in range(2)]
+        others = names if generator.random() < ANY_LANGUAGE else english
+        more = [str(generator.choice(same if generator.random() < SAME_COUNTRY else others)) for _ in range(2)]
         weights = generator.dirichlet((1.0, 0.7, 0.5))
         return Voice(first[0] == "b", (first, *more), tuple(float(weight) for weight in weights))
 

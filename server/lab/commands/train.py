@@ -52,7 +52,10 @@ def rnnt(
     seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
     text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak too, one a line.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH; base voices are trained on.")] = None,
-    recorded: Annotated[float, typer.Option(min=0, max=1, help="With --data: share of real speech.")] = 0.3,
+    made: Annotated[
+        list[Path] | None, typer.Option(help="Folder of sentences that a machine spoke, with a manifest.jsonl.")
+    ] = None,
+    recorded: Annotated[float, typer.Option(min=0, max=1, help="Share of --data and --made.")] = 0.3,
     noise: Annotated[Path | None, typer.Option(help="Folder of recordings of noises to speak over.")] = None,
     shard: Annotated[int, typer.Option(help="Utterances made at a time.")] = 1200,
     makers: Annotated[
@@ -93,6 +96,7 @@ def rnnt(
         begin=begin,
         noise=noise,
         recorded=recorded,
+        made=made or [],
         device=place,
         show=not json_output,
         until=until,

@@ -18,8 +18,9 @@ from server.lab.corpora.roles import ROLES, SPLIT, Role, role_of, split_voices
 from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
+from server.lab.training.recordings import Recording, record
 from server.lab.training.rnnt import Recipe, train_rnnt
-from server.lab.training.speech import Mixture, Recording, record, sentence
+from server.lab.training.speech import Mixture, sentence
 from server.lab.training.trainer import write_atomically
 
 Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
@@ -39,12 +40,15 @@ def run_rnnt(
     begin: Path | None = None,
     noise: Path | None = None,
     recorded: float = 0.3,
+    made: Sequence[Path] = (),
     **how: Any,
 ) -> dict[str, Any]:
     """``idiolect train rnnt``. Returns the last line of the log. begin: a bundle, or the folder of a run, to go on
     from, with its pieces. noise: a folder of recordings of what homes sound like. recorded: share of utterances that
-    are real, where there is real speech. how: see :func:`server.lab.training.rnnt.train_rnnt`."""
-    mixture, sentences, watched, details = _prepared(texts, data, recipe.features, recorded)
+    are recordings, where there are some. made: folders of sentences that a machine spoke, each with a manifest; they
+    count as recordings, and are heard through the rooms of made speech. how: see
+    :func:`server.lab.training.rnnt.train_rnnt`."""
+    mixture, sentences, watched, details = _prepared(texts, data, made, recipe.features, recorded)
     if noise is not None:
         mixture = replace(mixture, noises=home_noises(noise))
         details |= {"noise": portable(str(noise))}
@@ -74,14 +78,16 @@ def home_noises(folder: Path) -> tuple[Waveform, ...]:
     return tuple(waveform[: 2 * waveform.size // 3] for waveform in recorded)
 
 
-def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSettings, recorded: float) -> Prepared:
+def _prepared(
+    texts: Sequence[Path], data: Sequence[str], made: Sequence[Path], features: FeatureSettings, recorded: float
+) -> Prepared:
     """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
     simulated devices."""
     sentences = [line for path in texts for line in read_sentences(path)]
     watched = list[Example]()
     for role in _WATCHED[:2]:
-        made = made_corpus(role, 10, max(1, _WATCHED_PER_SOURCE // 10), seed=11)
-        watched += [_example(one, f"made.{role}", features) for one in made.utterances]
+        people = made_corpus(role, 10, max(1, _WATCHED_PER_SOURCE // 10), seed=11)
+        watched += [_example(one, f"made.{role}", features) for one in people.utterances]
     recordings: list[Recording] = []
     speakers: dict[str, set[str]] = {}
     for given in data:
@@ -95,6 +101,8 @@ def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSetti
             known = [one for one in corpus.utterances if one.sure_text and role_of(kind, one.speaker) == role]
             chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
             watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
+    for folder in made:
+        recordings += real_recordings(f"folder:{folder}", made=True)
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
     spoken = tuple(span for line in sentences if base[line] for span in spans(line) if grammar.split_of(span) == "base")
     share = recorded if recordings else 0.0
@@ -103,6 +111,7 @@ def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSetti
         "voices": {kind: split_voices(kind, found) for kind, found in speakers.items()},
         "licences": [SPLIT[kind]["licence"] for kind in speakers if kind in SPLIT],
         "data": [portable(given) for given in data],
+        "made": [portable(str(folder)) for folder in made],
         "recordings": len(recordings),
         "recorded_sentences_outside_base_split": len(
             {r.text for r in recordings if " " in r.text and not base[r.text]}
@@ -111,9 +120,12 @@ def _prepared(texts: Sequence[Path], data: Sequence[str], features: FeatureSetti
     return mixture, sentences, watched, details
 
 
-def real_recordings(source: str) -> list[Recording]:
-    """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh."""
-    return record(open_corpus(source, ("base",), seed=None).utterances, kind_of(source))
+def real_recordings(source: str, *, made: bool = False) -> list[Recording]:
+    """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh. made: whether a
+    machine spoke them."""
+    return record(
+        open_corpus(source, ("base",), seed=None).utterances, "spoken" if made else kind_of(source), made=made
+    )
 
 
 def spans(sentence: str, most: int = 14) -> list[str]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -17,7 +17,7 @@ from threading import Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.errors import ConfigurationError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from server.lab.corpora import grammar
 from server.lab.corpora.accents import draw_rhythm, draw_sounds, foreign
@@ -25,9 +25,10 @@ from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, au
 from server.lab.corpora.made_names import renamed
 from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.throats import draw_throat
-from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
+from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard
+from server.lab.training.recordings import Recording, join, trim
 
 REAL = Ranges(
     speed=(0.86, 1.17),
@@ -63,27 +64,17 @@ _CLEAR = replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """A real utterance for training. waveform: float32 [S] at 16 kHz."""
-
-    waveform: Waveform = field(repr=False)
-    text: str
-    speaker: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Mixture:
     """What a shard is made of.
 
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
-    user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
+    user's text); the rest is the whole grammar. recorded: share of all utterances that are recordings; of one word they
     are joined to strings of up to eight of one speaker, most of them numbers, four in ten stay alone, and take
-    ``joined`` of the real share. noises: recordings of what homes sound like when nobody speaks, float32 [S] each.
-    scenes: rooms and microphones of made utterances. voices: who speaks them; none stands for any voice of the base
-    set, most of them foreigners or with accents of their own. waiting: share of utterances with up to 2.5 s of the room
-    before and after the speech; quiet: share of all that hold none, and no text, so that a model learns to hear nothing
-    in silence and noise. features: what is kept of the sound."""
+    ``joined`` of that share. noises: recordings of what homes sound like when nobody speaks, float32 [S] each.
+    scenes: rooms and microphones of made utterances, recorded or not. voices: who speaks them; none stands for any
+    voice of the base set, most of them foreigners or with accents of their own. waiting: share of utterances with up to
+    2.5 s of the room before and after the speech; quiet: share of all that hold none, and no text, so that a model
+    learns to hear nothing in silence and noise. features: what is kept of the sound."""
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
@@ -108,16 +99,6 @@ class Mixture:
         """All that may be said."""
         texts = (*self.sentences, *(recording.text for recording in self.recordings))
         return {word for text in texts for word in text.split()} | set(grammar.vocabulary())
-
-
-def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
-    """Load the utterances whose words are sure. Raises DataError when none is left."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding leaves Python's lock
-        loaded = pool.map(lambda one: (one, one.load()), [one for one in utterances if one.sure_text])
-        recordings = [Recording(waveform, one.sure_text, one.speaker, source) for one, waveform in loaded]
-    if not recordings:
-        raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
-    return recordings
 
 
 def sentence(mixture: Mixture, generator: np.random.Generator) -> str:
@@ -154,7 +135,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
     digits = _digits(words)
     examples = [_string(words, digits, generator, mixture) for _ in range(strings)]
     for recording in _balanced(phrases, real - strings, generator):
-        scenes = _waiting(REAL, mixture, generator)
+        scenes = _waiting(mixture.scenes if recording.made else REAL, mixture, generator)
         waveform = augment(trim(recording.waveform, generator), generator, scenes, mixture.noises)
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture))
     examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]
@@ -259,30 +240,6 @@ def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
     if accent < _FOREIGNERS + _OWN_ACCENTS:
         return replace(voice, sounds=draw_sounds(generator), rhythm=draw_rhythm(generator))
     return voice
-
-
-def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:
-    """A string of ``count`` one-word recordings, drawn at random, with gaps of 0 to 0.35 s."""
-    chosen = [words[index] for index in generator.integers(len(words), size=count)]
-    usual = generator.uniform(0.0, 0.25)
-    pieces = []
-    for recording in chosen:
-        waveform = recording.waveform * np.float32(generator.uniform(0.7, 1.3))
-        pieces.append(pad(waveform, 0.0, max(0.0, usual + generator.uniform(-0.1, 0.1))))
-    return np.concatenate(pieces).astype(np.float32), " ".join(recording.text for recording in chosen)
-
-
-def trim(waveform: Waveform, generator: np.random.Generator) -> Waveform:
-    """Cut a random part of the quiet before and after the speech, but never closer than 0.12 seconds to it."""
-    block = SAMPLE_RATE // 100
-    energy = np.square(waveform[: waveform.size // block * block]).reshape(-1, block).mean(1)
-    if energy.size == 0 or not energy.any():
-        return waveform
-    loud = (energy > 0.003 * np.percentile(energy, 97)).nonzero()[0] * block
-    guard = int(0.12 * SAMPLE_RATE)
-    start = int(generator.uniform(0, max(0, int(loud[0]) - guard)))
-    end = int(generator.uniform(0, max(0, waveform.size - int(loud[-1]) - block - guard)))
-    return waveform[start : waveform.size - end]
 
 
 def _features(waveform: Waveform, mixture: Mixture) -> NDArray[np.float16]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from device_sdk import Bundle, cli
 from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE, read
 from server.lab.commands.train import app
+from server.lab.corpora.roles import role_of
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 
@@ -25,15 +26,23 @@ def test_a_run_of_20_steps_on_made_and_real_speech(tmp_path: Path) -> None:
             soundfile.write(recordings / f"{digit}_{speaker}_0.wav", noise.normal(0, 0.1, 2400), 8_000)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(["open the pod bay doors", "i am sorry dave", "sing me a song about daisies"] * 3))
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    people = [name for name in map("nobody-{}".format, range(9)) if role_of("folder", name) == "base"]
+    soundfile.write(machine / "daisies.wav", noise.normal(0, 0.1, 24_000), 16_000)
+    line = {"id": "1", "speaker": people[0], "text": "sing me a song about daisies", "audio": "daisies.wav"}
+    (machine / "manifest.jsonl").write_text(json.dumps(line) + "\n")
     out = tmp_path / "run"
     arguments = ["rnnt", "--preset", "tiny", "--steps", "20", "--shard", "16", "--threads", "1", "--json"]
-    inputs = ["--out", str(out), "--text", str(text), "--data", f"fsdd:{tmp_path / 'digits'}"]
+    inputs = ["--out", str(out), "--text", str(text), "--data", f"fsdd:{tmp_path / 'digits'}", "--made", str(machine)]
     part = CliRunner().invoke(app, [*arguments[:-1], *inputs, "--call-minutes", "0"], catch_exceptions=False)
     assert part.exit_code == 0 and "5 % of the budget; the same command goes on" in part.output
     record = json.loads(CliRunner().invoke(app, [*arguments, *inputs], catch_exceptions=False).stdout)
     assert record["steps"] == 20
     assert {"made.development", "made.devices", "fsdd.devices", "fsdd.heldout"} == set(record["wer"])
-    voices = json.loads((out / "training.json").read_text())["voices"]["fsdd"]
+    described = json.loads((out / "training.json").read_text())
+    assert (described["made"], described["recordings"]) == ([str(machine)], 7)
+    voices = described["voices"]["fsdd"]
     assert voices == {"base": ["jackson"], "development": [], "devices": ["george"], "heldout": ["lucas"]}
     words = (out / "words.txt").read_text().splitlines()
     assert words[0] == "<unk>" and "latte" in words and words[1:] == sorted(set(words[1:]))

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.errors import ConfigurationError, DataError
-from server.lab.corpora import Utterance, grammar
+from device_sdk.errors import ConfigurationError
+from server.lab.corpora import grammar
+from server.lab.corpora.acoustics import STRONG, Ranges
 from server.lab.corpora.voices import Voice
 from server.lab.training import speech
-from server.lab.training.speech import Mixture, Recording, ShardMaker, join, make_shard, record, sentence, trim
+from server.lab.training.recordings import Recording
+from server.lab.training.speech import Mixture, ShardMaker, make_shard, sentence
 from tests.forks import is_running
 from tests.server.parties import until
 
@@ -85,11 +87,22 @@ def test_shard_0_is_easy() -> None:
     assert {example.source for example in examples} == {"made", "fsdd"}
 
 
-def test_joined_words_come_one_after_another_and_shares_above_one_are_refused() -> None:
+def test_what_a_machine_spoke_is_heard_in_the_rooms_of_made_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: dict[str, set[Ranges]] = {}
+
+    def listen(waveform: np.ndarray, generator: np.random.Generator, scenes: Ranges, noises: object) -> np.ndarray:
+        heard.setdefault("people" if waveform[0] == 0.0 else "machine", set()).add(scenes)
+        return waveform
+
+    monkeypatch.setattr(speech, "augment", listen)
+    machine = Recording(tone(1.0)[40:], "a flat white", "v", "spoken", made=True)
+    make_shard(Mixture(recordings=(REAL[0], machine), recorded=1.0), 1, 1, 40)
+    assert heard == {"people": {speech.REAL}, "machine": {STRONG}}
+
+
+def test_shares_above_one_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="add up to more than 1"):
         Mixture(intents={"digits": 0.9}, sentences_share=0.2)
-    waveform, text = join(REAL[1:], 4, np.random.default_rng(0))
-    assert len(text.split()) == 4 and waveform.size >= 4 * 0.3 * 16_000 - 4 and waveform.dtype == np.float32
 
 
 def test_most_strings_of_words_are_numbers_of_speakers_whose_digits_are_known() -> None:
@@ -106,21 +119,6 @@ def test_most_strings_of_words_are_numbers_of_speakers_whose_digits_are_known() 
     numbers = [example for example in strings if set(example.text.split()) <= {"one", "two", "three", "four"}]
     assert 150 <= len(strings) <= 210 and 0.6 < len(numbers) / len(strings) < 0.9
     assert 0.35 < [example.source for example in numbers].count("fsdd") / len(numbers) < 0.65
-
-
-def test_trim_leaves_the_speech_alone() -> None:
-    sizes = {trim(tone(1.0, 0.6), np.random.default_rng(seed)).size for seed in range(8)}
-    assert len(sizes) > 4 and all((1.0 + 2 * 0.12) * 16_000 - 400 <= size <= 2.2 * 16_000 for size in sizes)
-    silence = np.zeros(1600, np.float32)
-    assert trim(silence, np.random.default_rng(0)) is silence
-
-
-def test_only_utterances_with_sure_words_are_recorded() -> None:
-    given = (("yes", True), ("no", False), (None, True))
-    sure, unsure, wordless = (Utterance("u", "s", text, None, score, lambda: tone(0.1)) for text, score in given)
-    assert [r.text for r in record([sure, unsure, wordless], "folder")] == ["yes"]
-    with pytest.raises(DataError, match="folder: found no utterance"):
-        record([unsure, wordless], "folder")
 
 
 @pytest.mark.parametrize("processes", [1, 2])
