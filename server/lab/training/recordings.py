@@ -14,17 +14,19 @@ from device_sdk.errors import DataError
 from server.lab.corpora.acoustics import pad
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 
+SPOKEN = "spoken"
+"""The source of what a machine spoke, in no room."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An utterance for training. kept: float16 [S] at 16 kHz, since hours of them lie in memory twice. made: whether a
-    machine spoke it, in no room."""
+    """An utterance for training. kept: float16 [S] at 16 kHz, since hours of them lie in memory twice. source: the
+    corpus's kind, or :data:`SPOKEN`."""
 
     kept: NDArray[np.float16] = field(repr=False)
     text: str
     speaker: str
     source: str
-    made: bool = False
 
     @property
     def waveform(self) -> Waveform:
@@ -32,11 +34,11 @@ class Recording:
         return self.kept.astype(np.float32)
 
 
-def record(utterances: Iterable[Utterance], source: str, *, made: bool = False) -> list[Recording]:
+def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
     """Load the utterances whose words are sure. Raises DataError when none is left."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding leaves Python's lock
         loaded = pool.map(lambda one: (one, one.load()), [one for one in utterances if one.sure_text])
-        recordings = [Recording(w.astype(np.float16), one.sure_text, one.speaker, source, made) for one, w in loaded]
+        recordings = [Recording(w.astype(np.float16), one.sure_text, one.speaker, source) for one, w in loaded]
     if not recordings:
         raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
     return recordings

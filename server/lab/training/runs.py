@@ -18,7 +18,7 @@ from server.lab.corpora.roles import ROLES, SPLIT, Role, role_of, split_voices
 from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
-from server.lab.training.recordings import Recording, record
+from server.lab.training.recordings import SPOKEN, Recording, record
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.speech import Mixture, sentence
 from server.lab.training.trainer import write_atomically
@@ -102,7 +102,7 @@ def _prepared(
             chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
             watched += [_example(known[index], f"{kind}.{role}", features) for index in sorted(chosen)]
     for folder in made:
-        recordings += real_recordings(f"folder:{folder}", made=True)
+        recordings += record(_base(f"folder:{folder}"), SPOKEN)
     base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
     spoken = tuple(span for line in sentences if base[line] for span in spans(line) if grammar.split_of(span) == "base")
     share = recorded if recordings else 0.0
@@ -120,12 +120,13 @@ def _prepared(
     return mixture, sentences, watched, details
 
 
-def real_recordings(source: str, *, made: bool = False) -> list[Recording]:
-    """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh. made: whether a
-    machine spoke them."""
-    return record(
-        open_corpus(source, ("base",), seed=None).utterances, "spoken" if made else kind_of(source), made=made
-    )
+def real_recordings(source: str) -> list[Recording]:
+    """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh."""
+    return record(_base(source), kind_of(source))
+
+
+def _base(source: str) -> Sequence[Utterance]:
+    return open_corpus(source, ("base",), seed=None).utterances
 
 
 def spans(sentence: str, most: int = 14) -> list[str]:

@@ -28,7 +28,7 @@ from server.lab.corpora.throats import draw_throat
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard
-from server.lab.training.recordings import Recording, join, trim
+from server.lab.training.recordings import SPOKEN, Recording, join, trim
 
 REAL = Ranges(
     speed=(0.86, 1.17),
@@ -135,7 +135,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
     digits = _digits(words)
     examples = [_string(words, digits, generator, mixture) for _ in range(strings)]
     for recording in _balanced(phrases, real - strings, generator):
-        scenes = _waiting(mixture.scenes if recording.made else REAL, mixture, generator)
+        scenes = _waiting(mixture.scenes if recording.source == SPOKEN else REAL, mixture, generator)
         waveform = augment(trim(recording.waveform, generator), generator, scenes, mixture.noises)
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture))
     examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]

@@ -10,7 +10,7 @@ from server.lab.corpora import grammar
 from server.lab.corpora.acoustics import STRONG, Ranges
 from server.lab.corpora.voices import Voice
 from server.lab.training import speech
-from server.lab.training.recordings import Recording
+from server.lab.training.recordings import SPOKEN, Recording
 from server.lab.training.speech import Mixture, ShardMaker, make_shard, sentence
 from tests.forks import is_running
 from tests.server.parties import until
@@ -95,7 +95,7 @@ def test_what_a_machine_spoke_is_heard_in_the_rooms_of_made_speech(monkeypatch: 
         return waveform
 
     monkeypatch.setattr(speech, "augment", listen)
-    machine = Recording(tone(1.0)[40:], "a flat white", "v", "spoken", made=True)
+    machine = Recording(tone(1.0)[40:], "a flat white", "v", SPOKEN)
     make_shard(Mixture(recordings=(REAL[0], machine), recorded=1.0), 1, 1, 40)
     assert heard == {"people": {speech.REAL}, "machine": {STRONG}}
 
