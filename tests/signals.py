@@ -22,3 +22,8 @@ def hiss(seed: int = 0) -> NDArray[np.float32]:
 def noise(length: int, seed: int = 0) -> NDArray[np.float32]:
     """White noise: [length] float32."""
     return (0.1 * np.random.default_rng(seed).standard_normal(length)).astype(np.float32)
+
+
+def tone(seconds: float, quiet: float = 0.0) -> NDArray[np.float32]:
+    """A sine at 16 kHz, with so many seconds of silence before and after it."""
+    return np.pad(0.3 * np.sin(np.arange(int(seconds * 16_000)) * 0.1), int(quiet * 16_000)).astype(np.float32)

@@ -4,12 +4,9 @@ import pytest
 from device_sdk.errors import DataError
 from server.lab.corpora import Utterance
 from server.lab.training.recordings import Recording, join, record, trim
+from tests.signals import tone
 
 RATE = 16_000
-
-
-def tone(seconds: float, quiet: float = 0.0) -> np.ndarray:
-    return np.pad(0.3 * np.sin(np.arange(int(seconds * RATE)) * 0.1), int(quiet * RATE)).astype(np.float32)
 
 
 def test_trim_leaves_the_speech_alone() -> None:

@@ -14,12 +14,9 @@ from server.lab.training.recordings import SPOKEN, Recording
 from server.lab.training.speech import Mixture, ShardMaker, make_shard, sentence
 from tests.forks import is_running
 from tests.server.parties import until
+from tests.signals import tone
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
-
-
-def tone(seconds: float, quiet: float = 0.0) -> np.ndarray:
-    return np.pad(0.3 * np.sin(np.arange(int(seconds * 16_000)) * 0.1), int(quiet * 16_000)).astype(np.float32)
 
 
 REAL = (
