@@ -13,7 +13,8 @@ class Scores:
     letters of unlisted words, where the bundle's combination weighs these. personal: sum over words of lambda *
     log(g(w) / u(w)), the marginal adaptation (Liu & Peng 2020, eq. 1), and whatever else of the user's own speech the
     combination weighs. hotword: boost of completed hotwords. pieces: what the first pass adds by the n-gram over pieces
-    and for each piece, weighted already, as hotwords are."""
+    and for each piece, weighted already, as hotwords are. ctc: log p(tokens | audio) of the CTC head; 0.0 where the
+    bundle holds none."""
 
     acoustic: float
     ngram: float = 0.0
@@ -21,6 +22,7 @@ class Scores:
     personal: float = 0.0
     hotword: float = 0.0
     pieces: float = 0.0
+    ctc: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,10 @@ from device_sdk.bundle.streaming import AnyArchitecture, StreamingArchitecture
 from device_sdk.commands.output import usual_mode
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
+from device_sdk.runtimes import ctc as ctc_heads
+from device_sdk.runtimes import language_model as language_models
+from device_sdk.runtimes.ctc import FILE as CTC_FILE
 from device_sdk.runtimes.language_model import FILE as LANGUAGE_MODEL_FILE
-from device_sdk.runtimes.language_model import open_graph
 from export.graphs import build_graphs
 from export.widening import widened
 from rescoring.combination import CombinationWeights
@@ -224,7 +226,7 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-MODELS = (LANGUAGE_MODEL_FILE, "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE)
+MODELS = (LANGUAGE_MODEL_FILE, "ngram.arpa", "ngram.arpa.gz", PIECE_NGRAM_FILE, CTC_FILE)
 
 
 def architecture_of(weights: Mapping[str, NDArray[np.generic]], source: str) -> Architecture:
@@ -263,8 +265,8 @@ def bundle_run(
 
     folders: where its files lie, the first that holds a file wins. Needed: weights.safetensors, tokenizer.model,
     words.txt. Taken where present: background.safetensors (otherwise every word is equally likely), rescoring.json,
-    language_model.onnx, pieces.ngram.safetensors, ngram.arpa(.gz), training.json, card.json. card: replaces card.json;
-    where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or damaged
+    language_model.onnx, pieces.ngram.safetensors, ngram.arpa(.gz), ctc.onnx, training.json, card.json. card: replaces
+    card.json; where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or damaged
     file."""
     source = str(_find(folders, "weights.safetensors"))
     weights = weight_files.read(_need(folders, "weights.safetensors"), source)
@@ -342,13 +344,13 @@ def mean(
 ) -> Path:
     """Write ``bundle`` with the mean of its weights and of those that were trained further from them, or beside them
     from the same ones: often better than each. shares: bundle or folder of a run -> its share; the bundle has the rest.
-    models: files of an n-gram over these pieces or of a neural language model of these words, named as in a bundle, to
-    take the place of the bundle's. Its card no longer has figures, which were of other weights; its manifest names the
-    parts by the last names of their paths, numbered where several have the same. Raises :class:`BundleError` for
-    weights of other sizes or pieces and for files that are no such model, :class:`ConfigurationError` for shares that
-    are none."""
+    models: files of an n-gram over these pieces, of a neural language model of these words or of a CTC head, named as
+    in a bundle, to take the place of the bundle's; with them there need be no shares. Its card no longer has figures,
+    which were of other weights; its manifest names the parts by the last names of their paths, numbered where several
+    have the same. Raises :class:`BundleError` for weights of other sizes or pieces and for files that are no such
+    model, :class:`ConfigurationError` for shares that are none."""
     rest = 1.0 - sum(shares.values())
-    if not shares or not all(share > 0.0 for share in shares.values()) or rest < -1e-9:
+    if not (shares or models) or not all(share > 0.0 for share in shares.values()) or rest < -1e-9:
         given = ", ".join(f"{path}:{share:g}" for path, share in shares.items()) or "none"
         raise ConfigurationError(f"shares: found {given}; expected each above 0, at most 1 together")
     total = {name: rest * value.astype(np.float64) for name, value in bundle.weights.items()}
@@ -374,8 +376,9 @@ def mean(
 
 def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str) -> Path:
     """Write ``bundle`` again with ``cells`` in every layer of the encoder, more than it has: it hears as it did, and
-    can be trained further. How large its gradients usually are is left out, and its card's figures. Raises
-    :class:`BundleError` for an encoder that the bundle brings, :class:`ConfigurationError` for no more cells."""
+    can be trained further. How large its gradients usually are is left out, its CTC head, which knows the old network,
+    and its card's figures. Raises :class:`BundleError` for an encoder that the bundle brings,
+    :class:`ConfigurationError` for no more cells."""
     architecture = bundle.architecture
     if not isinstance(architecture, Architecture):
         raise BundleError(f"{bundle.path}: brings an encoder of its own; only idiolect's own networks can be widened")
@@ -389,6 +392,7 @@ def widen(bundle: Bundle, out: str | Path, cells: int, *, version: str) -> Path:
         architecture=replace(architecture, encoder_size=cells),
         weights={name: _rounded(value) for name, value in widened(bundle.weights, architecture, cells).items()},
         card=_card_without_figures(bundle),
+        models={name: content for name, content in _models(bundle).items() if name != CTC_FILE},
         second_moments=None,
         training=dict(bundle.manifest.training) | {"widened": f"{bundle.manifest.name} {bundle.version}"},
     )
@@ -404,9 +408,12 @@ def _model(path: Path, bundle: Bundle) -> bytes:
     if path.name == PIECE_NGRAM_FILE:
         piece_ngrams.read(content, bundle.tokenizer.size, str(path))
     elif path.name == LANGUAGE_MODEL_FILE:
-        open_graph(content, bundle.words, str(path))
+        language_models.open_graph(content, bundle.words, str(path))
+    elif path.name == CTC_FILE:
+        ctc_heads.open_graph(content, bundle.architecture, str(path))
     else:
-        raise BundleError(f"{path}: expected a file named {PIECE_NGRAM_FILE} or {LANGUAGE_MODEL_FILE}")
+        expected = f"{PIECE_NGRAM_FILE}, {LANGUAGE_MODEL_FILE} or {CTC_FILE}"
+        raise BundleError(f"{path}: expected a file named {expected}")
     return content
 
 

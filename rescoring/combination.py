@@ -117,6 +117,7 @@ class CombinationWeights:
     confirmed: nats that a word earns in the first pass which the user confirmed, and says far more often than others.
     search_ngram, search_bonus: weight of the n-gram over pieces in the first pass, and nats for each piece there; both
         stay in the total.
+    ctc: weight of the CTC head's log-probability beside the transducer's.
     Raises ValueError, naming the field, for a value outside its domain."""
 
     language_model: float = 0.3
@@ -132,6 +133,7 @@ class CombinationWeights:
     confidence: Calibration = field(default_factory=Calibration)
     search_ngram: float = 0.0
     search_bonus: float = 0.0
+    ctc: float = 0.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -172,10 +174,11 @@ def combine(
     ngram: Value | None = None,
     personal: Value = 0.0,
     hotword: Value = 0.0,
+    ctc: Value = 0.0,
 ) -> Value:
     """Total score of a hypothesis, or of N at once (every part a float or an array [N], in nats).
 
-        total = acoustic + language_model * ((1 - s) * (neural + personal) + s * ngram)
+        total = acoustic + ctc_weight * ctc + language_model * ((1 - s) * (neural + personal) + s * ngram)
                 + word_bonus * words + unlisted_bonus * unlisted + hotword
 
     words, unlisted: how many words, and how many of them are not on the public list. s is ``ngram_share``. Without an
@@ -188,7 +191,7 @@ def combine(
     else:
         language = (1 - weights.ngram_share) * (neural + personal) + weights.ngram_share * ngram
     bonus = weights.word_bonus * words + weights.unlisted_bonus * unlisted
-    return acoustic + weights.language_model * language + bonus + hotword
+    return acoustic + weights.ctc * ctc + weights.language_model * language + bonus + hotword
 
 
 LanguageModel: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[NDArray[np.floating]]]
@@ -217,9 +220,10 @@ def score_nbest(
     ngram: LanguageModel | None = None,
     factors: NDArray[np.float64] | None = None,
     hotword: Sequence[float] | None = None,
+    ctc: Sequence[float] | None = None,
 ) -> NBestScores:
     """Score N hypotheses of one utterance with one call to each language model. sentences: N lists of word ids, 0 for
-    unlisted words. acoustic, hotword: N scores, nats. factors: [n], log of eq. 1's factor for each word
+    unlisted words. acoustic, hotword, ctc: N scores, nats. factors: [n], log of eq. 1's factor for each word
     (``rescoring.marginals.adaptation``), or None for no adaptation."""
 
     def total_of(model: LanguageModel | None) -> NDArray[np.float64] | None:
@@ -236,6 +240,7 @@ def score_nbest(
         ngram=ngram_scores,
         personal=personal,
         hotword=0.0 if hotword is None else np.asarray(hotword, np.float64),
+        ctc=0.0 if ctc is None else np.asarray(ctc, np.float64),
     )
     return NBestScores(neural_scores, ngram_scores, personal, np.asarray(total, np.float64))
 

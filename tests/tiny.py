@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS, Architecture
+from device_sdk.bundle.pronunciation import Pronunciation
 from export.bundles import write_bundle
+from export.graphs.ctc import ctc_graph
 from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
 from rescoring.combination import CombinationWeights
@@ -81,6 +84,24 @@ def tiny_language_model(words: WordList, seed: int = 0) -> bytes:
     rng = np.random.default_rng(seed)
     parameters = {name: rng.normal(0.0, 0.3, size) for name, size in shape.parameter_shapes().items()}
     return language_model_graph(parameters, shape, words.digest)
+
+
+def tiny_ctc_head(bundle: Bundle, seed: int = 0) -> bytes:
+    """A head with random weights, of seven cells, that listens to a bundle."""
+    architecture, spelled, cells = bundle.lstm, tiny_pronunciation(bundle), 7
+    phones, width = 1 + len(spelled.symbols), architecture.joiner_size
+    shapes = {"plain.weight": (phones, width), "output.weight": (phones, 2 * cells), "output.bias": (phones,)}
+    for name in ("forward", "backward"):
+        lstm = {"W": (4 * cells, width), "R": (4 * cells, cells), "B": (4 * cells,)}
+        shapes |= {f"{name}.{part}": shape for part, shape in lstm.items()}
+    rng = np.random.default_rng(seed)
+    return ctc_graph({name: rng.normal(0.0, 0.5, shape) for name, shape in shapes.items()}, architecture, spelled)
+
+
+def tiny_pronunciation(bundle: Bundle) -> Pronunciation:
+    """Every letter is a phone."""
+    letters = tuple(sorted(bundle.tokenizer.letters))
+    return Pronunciation(letters, {(letter, "", ""): (number,) for number, letter in enumerate(letters, 1)})
 
 
 def tiny_parts(seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -20,10 +20,11 @@ from device_sdk.bundle.bundle import WORD_START
 from device_sdk.checks import check_type
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
+from device_sdk.decoding.ctc import with_ctc
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
 from device_sdk.decoding.hotwords import Hotword, Hotwords, Spellings, hotwords_of, settled, write_phrases
 from device_sdk.decoding.listening import Listening
-from device_sdk.decoding.model import Model
+from device_sdk.decoding.model import Model, Rescore
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
 from device_sdk.decoding.second_look import look_again
@@ -37,6 +38,12 @@ Float = NDArray[np.float32]
 log = logging.getLogger(__name__)
 
 _WIDEST = 8
+_UNSURE = 0.5
+"""Confidence of the best text below which a wider beam is searched. What is heard clearly ends as soon as it did."""
+_WIDER, _FARTHER = 4, 1.6
+"""Times as many hypotheses and nats behind the best one as before."""
+_NOT_LONG = 20.0
+"""Seconds of an utterance, at most: nobody waits for the search of a long one again."""
 _FINISHED = "this utterance is finished; call reset() to begin another"
 _INTERRUPTED = "decoding this utterance was interrupted by an error; call reset() to begin another"
 _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept of a silence that is given up
@@ -219,11 +226,14 @@ class RecognitionSession(Listening):
         if self._consumed:
             rest = self._resampler.feed(self._held[: self._waiting], last=True)
             stream = streams.end(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
-        hypotheses = self._distinct(stream, seconds)
-        if recognizer.rescore is not None:
-            hypotheses = tuple(recognizer.rescore(hypotheses))
-        hypotheses = self._looked_again(hypotheses, stream, seconds)
-        hypotheses = with_confidence(hypotheses, recognizer.bundle.combination.confidence)
+        hypotheses, rescore = self._distinct(stream, seconds), self._second_pass(stream)
+        calibration = recognizer.bundle.combination.confidence
+        if rescore is not None:
+            hypotheses = tuple(rescore(hypotheses))
+            if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE and seconds <= _NOT_LONG:
+                hypotheses = self._wider(hypotheses, stream, seconds, rescore)
+        hypotheses = self._looked_again(hypotheses, stream, seconds, rescore)
+        hypotheses = with_confidence(hypotheses, calibration)
         self._stream, self._closed = stream, _FINISHED
         result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
         if self._host is not None:
@@ -353,22 +363,45 @@ class RecognitionSession(Listening):
         sequences may spell one text; where that leaves too few texts, a wider beam is searched."""
         recognizer = self._recognizer
         settings, beam = recognizer.settings, stream.beam
-
-        def found(beam: Beam) -> tuple[Hypothesis, ...]:
-            pieces, frame = recognizer.tokenizer, recognizer.frame_seconds
-            return distinct(paths(beam), pieces, frame, seconds, self._spellings)
-
-        hypotheses = found(beam)
+        hypotheses = self._texts(beam, seconds)
         while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:
             if len(beam.prefixes) < settings.beam:
                 break  # there are no more
             settings = replace(settings, beam=2 * settings.beam)
             beam = streams.search_again(stream, recognizer.transducer, settings)
-            hypotheses = found(beam)
+            hypotheses = self._texts(beam, seconds)
         return hypotheses
 
+    def _texts(self, beam: Beam, seconds: float) -> tuple[Hypothesis, ...]:
+        recognizer = self._recognizer
+        return distinct(paths(beam), recognizer.tokenizer, recognizer.frame_seconds, seconds, self._spellings)
+
+    def _wider(
+        self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float, rescore: Rescore
+    ) -> tuple[Hypothesis, ...]:
+        """The rescored list of a wider beam: what the second pass knows better, the first had no room for."""
+        recognizer, given = self._recognizer, self._recognizer.settings
+        if given.beam == 1 or len(stream.beam.prefixes) < given.beam:
+            return hypotheses
+        settings = replace(given, beam=_WIDER * given.beam, threshold=_FARTHER * given.threshold)
+        beam = streams.search_again(stream, recognizer.transducer, settings)
+        return tuple(rescore(self._texts(beam, seconds)))
+
+    def _second_pass(self, stream: Stream) -> Rescore | None:
+        """The recognizer's, over what the CTC head says of an ended stream, where there is one."""
+        model = self._recognizer
+        if (rescore := model.rescore) is None or model.ctc is None:
+            return rescore
+        log_probs = model.ctc(streams.collect_encoded(stream, model.transducer.architecture.joiner_size))
+        tokenizer, pronunciation = model.tokenizer, model.ctc.pronunciation
+
+        def rescored(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
+            return rescore(with_ctc(hypotheses, log_probs, tokenizer, pronunciation))
+
+        return rescored
+
     def _looked_again(
-        self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float
+        self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float, rescore: Rescore | None
     ) -> tuple[Hypothesis, ...]:
         """With what the expected phrases bring that the search did not find."""
         if self._expected is None or not (stream.features and any(each.after for each in self._expected.phrases)):
@@ -380,7 +413,7 @@ class RecognitionSession(Listening):
             return encode_whole(model.transducer, streams.collect_features(stream, model.features.mel_bins))
 
         pieces, frame = model.tokenizer, model.frame_seconds
-        return look_again(hypotheses, wanted, encode, model.transducer, pieces, model.rescore, frame, seconds)
+        return look_again(hypotheses, wanted, encode, model.transducer, pieces, rescore, frame, seconds)
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

@@ -29,7 +29,8 @@ Chunks = tuple["Chunks", Float] | None
 class Stream:
     """One utterance so far. remainder: of the features. features: [F, M] of all so far (:func:`collect_features`);
     ``waiting`` [F, M], fewer than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before:
-    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame."""
+    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. encoded: [T, J] of
+    what they heard so far (:func:`collect_encoded`)."""
 
     beam: Beam
     remainder: Remainder
@@ -39,6 +40,7 @@ class Stream:
     features: Chunks = None
     encoder: States | None = None
     loudness: Loudness = NOTHING
+    encoded: Chunks = None
 
 
 def frame_seconds(transducer: Transducer, settings: FeatureSettings) -> float:
@@ -73,12 +75,20 @@ def end(
 
 def collect_features(stream: Stream, mel_bins: int) -> Float:
     """The features of a stream so far, [F, M] float32."""
+    return _joined(stream.features, mel_bins)
+
+
+def collect_encoded(stream: Stream, joiner_size: int) -> Float:
+    """What the encoder gave so far, [T, J] float32; of pauses only what the networks hear of them."""
+    return _joined(stream.encoded, joiner_size)
+
+
+def _joined(chunks: Chunks, width: int) -> Float:
     found: list[Float] = []
-    chunks = stream.features
     while chunks is not None:
         chunks, chunk = chunks
         found.append(chunk)
-    return np.concatenate(found[::-1]) if found else np.zeros((0, mel_bins), np.float32)
+    return np.concatenate(found[::-1]) if found else np.zeros((0, width), np.float32)
 
 
 def _decode(
@@ -91,7 +101,7 @@ def _decode(
     factor, windows = transducer.architecture.subsampling_factor, transducer.windows
     shift, ahead = windows.shift, windows.size - windows.shift
     usable = max(0, len(ready) - ahead) // shift * shift
-    beam, encoder = stream.beam, stream.encoder
+    beam, encoder, kept = stream.beam, stream.encoder, stream.encoded
     advance = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
     pause, most = decoding.pause_seconds - _ROUNDING, -(-round(LEAD / stream.step) * factor // shift) * shift
     pauses, first = stream.loudness.quiet >= pause, len(stream.lead)
@@ -108,15 +118,15 @@ def _decode(
             if not paused:
                 encoded, _ = transducer.encode(known[heard_to : now + ahead], encoder)
                 beam, encoder = search.restart(advance(beam, encoded, transducer, decoding)), None
-                heard_to = now
+                heard_to, kept = now, (kept, encoded)
             skipped = max(now - most, 0) - heard_to
             heard_to, beam = heard_to + skipped, replace(beam, frame=beam.frame + skipped // factor)
     if usable and not pauses:
         encoded, encoder = transducer.encode(known[heard_to : end + ahead], encoder)
-        beam = advance(beam, encoded, transducer, decoding)
+        beam, kept = advance(beam, encoded, transducer, decoding), (kept, encoded)
     lead = known[max(0, end - most) : end]
     features = stream.features, found
-    return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness)
+    return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness, kept)
 
 
 def _ended(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Stream:

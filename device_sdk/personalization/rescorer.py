@@ -60,6 +60,7 @@ class Rescorer:
             neural=self.neural,
             ngram=self.ngram,
             hotword=[each.scores.hotword + each.scores.pieces for each in hypotheses],
+            ctc=[each.scores.ctc for each in hypotheses],
             factors=None if marginal is None else self.factors(marginal),
         )
         zeros = np.zeros(len(hypotheses))

@@ -90,7 +90,7 @@ class RNNT(nn.Module):
         for name in self.architecture.parameter_shapes():
             first, *second = self.parameters_of(name)
             merged = first + second[0] if second else first
-            named[name] = merged if name in _PLAIN else _permute(merged, _TO_ONNX)
+            named[name] = merged if name in _PLAIN else onnx_gates(merged)
         return {name: value.detach().to(torch.float32).cpu().numpy().copy() for name, value in named.items()}
 
     def parameters_of(self, name: str) -> list[nn.Parameter]:
@@ -108,7 +108,7 @@ class RNNT(nn.Module):
         for name in self.architecture.parameter_shapes():
             value = self.parameters_of(name)[0]
             gradient = torch.zeros_like(value) if value.grad is None else value.grad.detach()
-            named[name] = gradient if name in _PLAIN else _permute(gradient, _TO_ONNX)
+            named[name] = gradient if name in _PLAIN else onnx_gates(gradient)
         return {name: value.to(torch.float32).numpy().copy() for name, value in named.items()}
 
     @torch.no_grad()
@@ -168,6 +168,11 @@ _PLAIN = {
     "joiner.output.weight": "joiner_output.weight",
     "joiner.output.bias": "joiner_output.bias",
 }
+
+
+def onnx_gates(rows: Tensor) -> Tensor:
+    """Rows [4H, ...] of an LSTM layer from torch's order of gates to ONNX's."""
+    return _permute(rows, _TO_ONNX)
 
 
 def _permute(rows: Tensor, order: tuple[int, ...]) -> Tensor:

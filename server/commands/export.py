@@ -80,12 +80,15 @@ def refresh(
 def mean(
     bundle: GivenBundle,
     out: OutBundle,
-    add: Annotated[list[str], typer.Option(help="PATH:SHARE of another bundle, 'default' too, or of a run's folder.")],
     version: Annotated[str, typer.Option(help="Version of the weights.")],
+    add: Annotated[
+        list[str] | None, typer.Option(help="PATH:SHARE of another bundle, 'default' too, or of a run's folder.")
+    ] = None,
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            help="language_model.onnx or pieces.ngram.safetensors to take the place of BUNDLE's.", exists=True
+            help="language_model.onnx, pieces.ngram.safetensors or ctc.onnx to take the place of BUNDLE's.",
+            exists=True,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -100,7 +103,7 @@ def mean(
     from export import bundles
 
     shares: dict[Path, float] = {}
-    for given in add:
+    for given in add or ():
         named, _, share = given.rpartition(":")
         path = DEFAULT_BUNDLE if named == "default" else Path(named)
         if path.resolve() in {other.resolve() for other in shares}:

@@ -36,11 +36,21 @@ Text = Annotated[
 Sentences = Annotated[int, typer.Option(min=0, help="Sentences drawn from the command grammar's base split.")]
 HeldOut = Annotated[list[Path] | None, typer.Option(help="Sentences to report perplexity on; never trained on.")]
 Seed = Annotated[int, typer.Option(help="Decides sentences, order and first weights.")]
+RunFolder = Annotated[Path, typer.Option(help="Folder of the run; an interrupted run goes on from its checkpoint.")]
+Spoken = Annotated[list[Path] | None, typer.Option(help="Sentences to speak too, one a line.")]
+Real = Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH; base voices are trained on.")]
+Made = Annotated[
+    list[Path] | None, typer.Option(help="Folder of sentences that a machine spoke, with a manifest.jsonl.")
+]
+Recorded = Annotated[float, typer.Option(min=0, max=1, help="Share of --data and --made.")]
+Noise = Annotated[Path | None, typer.Option(help="Folder of recordings of noises to speak over.")]
+Shard = Annotated[int, typer.Option(help="Utterances made at a time.")]
+Seconds = Annotated[float, typer.Option(help="Most audio in a batch, padding included.")]
 
 
 @app.command()
 def rnnt(
-    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run goes on from its checkpoint.")],
+    out: RunFolder,
     preset: Annotated[
         str, typer.Option(help="tiny, small, medium, bench, paper or zipformer-small, -medium, -large.")
     ] = "small",
@@ -50,14 +60,12 @@ def rnnt(
         float | None, typer.Option(min=0, help="End this call after so many minutes; the same command goes on.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
-    text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak too, one a line.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH; base voices are trained on.")] = None,
-    made: Annotated[
-        list[Path] | None, typer.Option(help="Folder of sentences that a machine spoke, with a manifest.jsonl.")
-    ] = None,
-    recorded: Annotated[float, typer.Option(min=0, max=1, help="Share of --data and --made.")] = 0.3,
-    noise: Annotated[Path | None, typer.Option(help="Folder of recordings of noises to speak over.")] = None,
-    shard: Annotated[int, typer.Option(help="Utterances made at a time.")] = 1200,
+    text: Spoken = None,
+    data: Real = None,
+    made: Made = None,
+    recorded: Recorded = 0.3,
+    noise: Noise = None,
+    shard: Shard = 1200,
     makers: Annotated[
         int | None, typer.Option(min=1, help="Processes that make speech (default: 1; for a GPU, all cores but five).")
     ] = None,
@@ -65,7 +73,7 @@ def rnnt(
     begin: Annotated[Path | None, typer.Option(help="A bundle, or the folder of a run, to go on from.")] = None,
     peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
     dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Of what each layer gives.")] = 0.2,
-    seconds: Annotated[float, typer.Option(help="Most audio in a batch, padding included.")] = 140.0,
+    seconds: Seconds = 140.0,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU where there is one).")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the last line of the log as JSON.")] = False,
@@ -104,6 +112,51 @@ def rnnt(
     share = f"{100 * result['progress']:.0f} % of the budget; the same command goes on from {out}"
     said = share if result.get("finished") is False else f"weights: {out / 'weights.safetensors'}"
     typer.echo(json.dumps(result) if json_output else said)
+
+
+@app.command()
+def ctc(
+    bundle: Annotated[Path, typer.Option(help="Folder or zip of the bundle whose encoder is listened to.")],
+    out: RunFolder,
+    minutes: Annotated[float | None, typer.Option(help="Budget of training time (default: 25).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
+    text: Spoken = None,
+    data: Real = None,
+    made: Made = None,
+    recorded: Recorded = 0.3,
+    noise: Noise = None,
+    shard: Shard = 1200,
+    peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
+    seconds: Seconds = 140.0,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Train the CTC head of the second pass over a bundle's encoder, which stays as it is; writes OUT/ctc.onnx.
+
+    It hears phones, where the network spells; idiolect export mean --model puts it into a bundle, and idiolect tune
+    rescoring says how much it counts."""
+    with needing_extra():
+        from device_sdk.bundle import Bundle
+        from server.lab.training.rnnt import Recipe
+        from server.lab.training.runs import run_ctc
+    budget, batch = _budget(steps, minutes, (None, 25.0)), max(32, round(seconds * 32 / 140))
+    recipe = Recipe(seed=seed, budget=budget, shard=shard, batch=batch, seconds=seconds, peak=peak, threads=threads)
+    summary = run_ctc(
+        Bundle.open(bundle),
+        recipe,
+        out,
+        text or [],
+        data or [],
+        command_line(),
+        noise=noise,
+        recorded=recorded,
+        made=made or [],
+        show=not as_json,
+    )
+    if not deliver(summary, as_json, output):
+        typer.echo(f"{out / 'ctc.onnx'}: {summary['result']['ctc']:.3f} nats a phone")
 
 
 @app.command()

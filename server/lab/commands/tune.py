@@ -259,7 +259,9 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     from device_sdk.runtimes.language_model import load_ngram
     from server.lab.tuning.lists import gather, stack
 
-    recognize = partial(Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam)).recognize, sample_rate=16_000)
+    # A second pass that changes nothing: what the CTC head says is wanted, in the order of the first.
+    recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam), tuple)
+    recognize = partial(recognizer.recognize, sample_rate=16_000)
     entries = []
     with progress_bar() as bar:
         for corpus in corpora:

@@ -73,17 +73,17 @@ def moments(examples: Iterable[Example]) -> tuple[Features, Features]:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """features: [B, F, M] float32, padded by repeating the last frame; frames: [B] int64 stacked frames;
-    tokens: [B, U] int64, padded with 0; lengths: [B] int64; phones: [B, P] int64, padded with 0."""
+    tokens: [B, U] int64, padded with 0; lengths: [B] int64; labels: [B, P] int64, padded with 0: phones or letters."""
 
     features: Tensor
     frames: Tensor
     tokens: Tensor
     lengths: Tensor
-    phones: Tensor
+    labels: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
-        values = self.features, self.frames, self.tokens, self.lengths, self.phones
+        values = self.features, self.frames, self.tokens, self.lengths, self.labels
         return Batch(*(value.to(device) for value in values))
 
 
@@ -103,9 +103,9 @@ def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random
 
 
 def collate(
-    items: Iterable[tuple[NDArray[np.floating], Sequence[int]]], subsampling: int, phones: Sequence[Sequence[int]] = ()
+    items: Iterable[tuple[NDArray[np.floating], Sequence[int]]], subsampling: int, labels: Sequence[Sequence[int]] = ()
 ) -> Batch:
-    """A batch of (features [F, M], tokens), and the phones of each where a network learns them."""
+    """A batch of (features [F, M], tokens), and what else a network learns of each."""
     chosen = list(items)
     longest = max(features.shape[0] for features, _ in chosen)
     padded = np.stack([np.pad(f, ((0, longest - f.shape[0]), (0, 0)), mode="edge") for f, _ in chosen])
@@ -114,7 +114,7 @@ def collate(
         torch.tensor([f.shape[0] // subsampling for f, _ in chosen]),
         _padded([tokens for _, tokens in chosen]),
         torch.tensor([len(tokens) for _, tokens in chosen]),
-        _padded(phones),
+        _padded(labels),
     )
 
 

@@ -1,5 +1,6 @@
 """A whole RNN-T run from its inputs: pieces, word list, mixture, watched utterances, training, description."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
 from device_sdk.features.logmel import FeatureSettings, logmel
 from export.bundles import trained
@@ -16,6 +18,7 @@ from server.lab.corpora.made import made_corpus
 from server.lab.corpora.readers import AUDIO_SUFFIXES, load_audio
 from server.lab.corpora.roles import ROLES, SPLIT, Role, role_of, split_voices
 from server.lab.corpora.utterance import Utterance, Waveform
+from server.lab.training.ctc import train_ctc
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.recordings import SPOKEN, Recording, record
@@ -48,10 +51,7 @@ def run_rnnt(
     are recordings, where there are some. made: folders of sentences that a machine spoke, each with a manifest; they
     count as recordings, and are heard through the rooms of made speech. how: see
     :func:`server.lab.training.rnnt.train_rnnt`."""
-    mixture, sentences, watched, details = _prepared(texts, data, made, recipe.features, recorded)
-    if noise is not None:
-        mixture = replace(mixture, noises=home_noises(noise))
-        details |= {"noise": portable(str(noise))}
+    mixture, sentences, watched, details = _prepared(texts, data, made, recipe.features, recorded, noise)
     out.mkdir(parents=True, exist_ok=True)
     if begin is None:
         start, pieces = None, _pieces(recipe, mixture, out)
@@ -69,6 +69,30 @@ def run_rnnt(
     return train_rnnt(recipe, mixture, pieces, out, watched, details, begin=start, **how)
 
 
+def run_ctc(
+    bundle: Bundle,
+    recipe: Recipe,
+    out: Path,
+    texts: Sequence[Path],
+    data: Sequence[str],
+    command: str,
+    *,
+    noise: Path | None = None,
+    recorded: float = 0.3,
+    made: Sequence[Path] = (),
+    show: bool = True,
+) -> dict[str, Any]:
+    """``idiolect train ctc``: what is heard is made as for :func:`run_rnnt`. Writes OUT/ctc.onnx and ctc.json, and
+    returns what the latter holds."""
+    mixture, _, _, details = _prepared(texts, data, made, recipe.features, recorded, noise)
+    out.mkdir(parents=True, exist_ok=True)
+    record = train_ctc(bundle, recipe, mixture, out, show=show)
+    heard = f"{bundle.manifest.name} {bundle.version}"
+    summary = {"command": portable(command.replace(str(out), "RUN")), "encoder": heard, **details, "result": record}
+    write_atomically(out / "ctc.json", json.dumps(summary, indent=2).encode())
+    return summary
+
+
 def home_noises(folder: Path) -> tuple[Waveform, ...]:
     """The first two thirds of each recording in a folder: the rest is for checking that noise is heard as nothing."""
     files = sorted(path for path in folder.glob("*") if path.suffix in AUDIO_SUFFIXES)
@@ -79,7 +103,12 @@ def home_noises(folder: Path) -> tuple[Waveform, ...]:
 
 
 def _prepared(
-    texts: Sequence[Path], data: Sequence[str], made: Sequence[Path], features: FeatureSettings, recorded: float
+    texts: Sequence[Path],
+    data: Sequence[str],
+    made: Sequence[Path],
+    features: FeatureSettings,
+    recorded: float,
+    noise: Path | None,
 ) -> Prepared:
     """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
     simulated devices."""
@@ -117,6 +146,9 @@ def _prepared(
             {r.text for r in recordings if " " in r.text and not base[r.text]}
         ),
     }
+    if noise is not None:
+        mixture = replace(mixture, noises=home_noises(noise))
+        details |= {"noise": portable(str(noise))}
     return mixture, sentences, watched, details
 
 

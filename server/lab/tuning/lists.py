@@ -27,7 +27,8 @@ Array = NDArray[np.float64]
 class ListEntry:
     """One utterance: its speaker, its n-best texts, their acoustic scores with what the search adds (nats), and the
     reference. confirmed: the texts that a device counts once it was told the slots; None where there are no slot
-    labels. source: whose speakers share a server."""
+    labels. source: whose speakers share a server. ctc: what the CTC head says of each text, nats; empty where there is
+    none."""
 
     speaker: str
     texts: tuple[str, ...]
@@ -35,19 +36,22 @@ class ListEntry:
     reference: str
     confirmed: tuple[str, ...] | None = None
     source: str = ""
+    ctc: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DevelopmentLists:
     """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere. speakers,
-    texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the language
-    models, nats, or None. words, unlisted: counts. errors: word errors. references: [U] words of each reference."""
+    texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. ctc: of the CTC head, nats, 0 where there
+    is none. neural, ngram: log p of the language models, nats, or None. words, unlisted: counts. errors: word errors.
+    references: [U] words of each reference."""
 
     speakers: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...]
     ids: tuple[tuple[tuple[int, ...], ...], ...]
     confirmed: tuple[tuple[str, ...] | None, ...]
     acoustic: Array
+    ctc: Array
     neural: Array | None
     ngram: Array | None
     words: Array
@@ -71,6 +75,7 @@ class DevelopmentLists:
         total = combine(
             weights,
             acoustic=self.acoustic[place],
+            ctc=self.ctc[place],
             words=self.words[place],
             unlisted=self.unlisted[place],
             neural=None if self.neural is None else self.neural[place],
@@ -135,7 +140,8 @@ def gather(
             if utterance.slots is not None and lexicon is not None:
                 confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
             acoustic = tuple(hypothesis.scores.acoustic + hypothesis.scores.pieces for hypothesis in nbest)
-            found.append(ListEntry(utterance.speaker, texts, acoustic, utterance.sure_text, confirmed, source))
+            ctc = tuple(hypothesis.scores.ctc for hypothesis in nbest)
+            found.append(ListEntry(utterance.speaker, texts, acoustic, utterance.sure_text, confirmed, source, ctc))
     return found
 
 
@@ -164,6 +170,7 @@ def stack(
         ids=ids,
         confirmed=tuple(made.confirmed for made in entries),
         acoustic=padded((made.acoustic for made in entries), -np.inf),
+        ctc=padded(made.ctc for made in entries),
         neural=scores(neural),
         ngram=scores(ngram),
         words=padded([len(sentence) for sentence in rows] for rows in ids),

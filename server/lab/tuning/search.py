@@ -32,6 +32,7 @@ class Grid:
     alpha: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
     beta: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75)
     sigma: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0)
+    ctc: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)
 
 
 FIRST_PASSES = ((0.0, 0.0), (0.15, 0.5), (0.3, 0.8), (0.45, 1.2))
@@ -67,6 +68,7 @@ def tune(
     axes: Axes = {
         "language_model": grid.language_model,
         "ngram_share": shares,
+        "ctc": grid.ctc if lists.ctc.any() else (start.ctc,),
         "word_bonus": grid.word_bonus,
         "unlisted_bonus": grid.unlisted_bonus,
     }

@@ -14,6 +14,8 @@ from device_sdk.decoding import session as session_module
 from device_sdk.errors import AudioError
 from device_sdk.features import logmel
 from device_sdk.hypothesis import Result
+from device_sdk.personalization.rescorer import Rescorer
+from rescoring.combination import Calibration, Curve
 from tests.signals import chirp, noise
 from tests.speech import clips, packaged
 
@@ -172,6 +174,33 @@ def test_an_error_in_the_middle_of_decoding_ends_the_utterance(tiny_bundle):
     session.feed(chirp(16_000))
     expected = without_id(recognizer.recognize(chirp(16_000), 16_000))
     assert replace(session.finish(), utterance_id="", offset=0.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("offset", "seconds", "beam", "wide"),
+    [(-9.0, 2.0, 4, True), (9.0, 2.0, 4, False), (-9.0, 20.1, 4, False), (-9.0, 2.0, 1, False)],
+)
+def test_an_unsure_list_is_searched_again_wider(offset: float, seconds: float, beam: int, wide: bool, tiny_bundle):
+    """Not where the best text is likely right, nor in a long utterance, nor greedily."""
+    calibration = replace(tiny_bundle.combination.confidence, text=Curve(offset=offset), greedy_text=Curve(offset=-9.0))
+    bundle = tiny_bundle.with_combination(replace(tiny_bundle.combination, confidence=calibration))
+    clip, second_pass = chirp(round(seconds * 16_000)), Rescorer(bundle).rescore
+
+    def texts(settings: DecodingSettings) -> list[str]:
+        return [each.text for each in Recognizer(bundle, settings, second_pass).recognize(clip, 16_000).nbest]
+
+    found = texts(DecodingSettings(beam=beam, nbest=beam))
+    sure = tiny_bundle.with_combination(
+        replace(tiny_bundle.combination, confidence=Calibration(text=Curve(offset=9.0)))
+    )
+    once = [
+        replace(DecodingSettings(), beam=size, nbest=size, threshold=far) for size, far in ((beam, 5), (4 * beam, 8))
+    ]
+    plain, wider = (
+        [each.text for each in Recognizer(sure, given, second_pass).recognize(clip, 16_000).nbest][:beam]
+        for given in once
+    )
+    assert found == (wider if wide else plain) and (beam == 1 or plain != wider)
 
 
 def test_an_error_in_the_second_pass_ends_the_utterance(tiny_bundle):

@@ -39,12 +39,12 @@ class Learner(nn.Module):
 
     def ctc_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Negative log-likelihood of the encoder's output [B, T, H], summed over utterances."""
-        return _ctc(self.ctc_log_probs(hidden), batch.tokens, batch)
+        return ctc_loss(self.ctc_log_probs(hidden), batch.tokens, batch)
 
     def phone_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """CTC of the phones, from the output [B, T, H] of the layer that hears them, summed over utterances."""
         assert self.phone_output is not None
-        return _ctc(self.phone_output(hidden).float().log_softmax(-1), batch.phones, batch)
+        return ctc_loss(self.phone_output(hidden).float().log_softmax(-1), batch.labels, batch)
 
     def ctc_log_probs(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self.ctc_output(torch.tanh(self.ctc_hidden(hidden)))
@@ -83,8 +83,9 @@ class Learner(nn.Module):
         network.joiner_predictor.weight.mul_(0.3)
 
 
-def _ctc(scores: Tensor, labels: Tensor, batch: Batch) -> Tensor:
-    """scores: [B, T, V] log-probabilities; labels: [B, U], 0 where there is none."""
+def ctc_loss(scores: Tensor, labels: Tensor, batch: Batch) -> Tensor:
+    """Negative log-likelihood of labels [B, U], 0 where there is none, summed over utterances. scores: [B, T, V]
+    log-probabilities."""
     lengths, by_time = (labels != BLANK).sum(1), scores.transpose(0, 1)
     return nn.functional.ctc_loss(by_time, labels, batch.frames, lengths, BLANK, "sum", zero_infinity=True)
 

@@ -73,7 +73,7 @@ def train_rnnt(
             network.scale.copy_(torch.from_numpy(scale))
         trainer = Trainer(
             task,
-            ShardSampler(recipe, maker, tokenizer, network, begun=task.begun, pronunciations=pronunciations),
+            ShardSampler(recipe, maker, tokenizer, network, begun=task.begun, labels=pronunciations),
             recipe.settings,
             out,
             watched=watched,

@@ -1,7 +1,7 @@
 """The batches of RNN-T training: windows of shards, changed afresh at every use."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import sentencepiece
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
 from export.networks.stateless import StatelessTransducer
-from server.lab.corpora.phones import Pronunciations
 from server.lab.training.augmentation import augment
 from server.lab.training.data import Batch, Example, alignable, batches, collate
 from server.lab.training.rnnt.recipe import Recipe
@@ -18,10 +17,16 @@ from server.lab.training.speech import ShardMaker
 from server.lab.training.trainer import Sampler
 
 
+class Labels(Protocol):
+    """How a text is written besides in pieces: in phones, or in letters."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
 class ShardSampler(Sampler[Batch]):
     """Epochs over the last few shards. Before ``easy_share`` of the budget they are over shard 0: a few clear words.
     begun: whether the network has been trained before, so that there is nothing easy. network: its mean features are
-    what masks hold. pronunciations: of every word, where phones are learned."""
+    what masks hold. labels: what else is learned of every text, as a batch's ``labels``."""
 
     def __init__(
         self,
@@ -31,9 +36,9 @@ class ShardSampler(Sampler[Batch]):
         network: RNNT | StatelessTransducer,
         *,
         begun: bool = False,
-        pronunciations: Pronunciations | None = None,
+        labels: Labels | None = None,
     ) -> None:
-        self.pronunciations = pronunciations
+        self.labels = labels
         self.recipe, self.maker, self.tokenizer, self.network = recipe, maker, tokenizer, network
         self.begun, self.passes, self.easy, self.strength = begun, 0, False, 0.0
         self.examples: list[Example] = []
@@ -53,8 +58,8 @@ class ShardSampler(Sampler[Batch]):
     def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
         """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out; those in
         which nothing is said have no tokens."""
-        subsampling = self.recipe.architecture.subsampling_factor
-        items, phones = [], []
+        subsampling = self.network.architecture.subsampling_factor
+        items, labels = [], []
         for number in chosen:
             example = self.examples[number]
             tokens = self.tokenizer.encode(example.text)
@@ -62,9 +67,9 @@ class ShardSampler(Sampler[Batch]):
             known = BLANK not in tokens and bool(tokens) == bool(example.text)
             if known and alignable(features.shape[0] // subsampling, tokens):
                 items.append((features, tokens))
-                if self.pronunciations is not None:
-                    phones.append(self.pronunciations.encode(example.text))
-        return collate(items, subsampling, phones) if items else None
+                if self.labels is not None:
+                    labels.append(self.labels.encode(example.text))
+        return collate(items, subsampling, labels) if items else None
 
     def change(self, example: Example, generator: np.random.Generator) -> NDArray[np.float32]:
         """An utterance's features as this use of it has them, [F, M]."""

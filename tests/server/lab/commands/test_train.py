@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from device_sdk import Bundle, cli
 from device_sdk.bundle.piece_ngram import PIECE_NGRAM_FILE, read
+from device_sdk.runtimes.ctc import CtcHead
 from server.lab.commands.train import app
 from server.lab.corpora.roles import role_of
 
@@ -88,6 +89,25 @@ def test_lm_writes_a_graph_with_its_figures(text: dict[str, Path], tmp_path: Pat
     assert cli.main(["train", "lm", *given(text, out), *sizes, "--frequent", "3"]) == 0
     smaller = json.loads(capsys.readouterr().out)
     assert smaller["parameters"] < report["parameters"] and smaller["perplexity"]["grammar"] > 1
+
+
+def test_ctc_writes_a_head_that_a_bundle_takes(
+    text: dict[str, Path], tiny_bundle: Bundle, tmp_path: Path, capsys
+) -> None:
+    out, made = tmp_path / "out", tmp_path / "made"
+    arguments = ["--bundle", str(tiny_bundle.path), "--out", str(out), "--text", str(text["mine"]), "--shard", "12"]
+    assert cli.main(["train", "ctc", *arguments, "--steps", "3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((out / "ctc.json").read_text())
+    assert (report["encoder"], report["result"]["steps"]) == ("tiny tiny-0", 3) and report["result"]["ctc"] > 0
+    given = [str(tiny_bundle.path), str(made), "--version", "2", "--model", str(out / "ctc.onnx")]
+    assert cli.main(["export", "mean", *given]) == 0
+    bundle = Bundle.open(made)
+    for name, value in tiny_bundle.weights.items():
+        np.testing.assert_array_equal(bundle.weights[name], value.astype(np.float16))
+    head = CtcHead(bundle)
+    assert head(np.zeros((5, bundle.lstm.joiner_size), np.float32)).shape == (5, 1 + len(head.pronunciation.symbols))
+    assert head.pronunciation.encode("light") == head.pronunciation.encode("lite") != []
 
 
 def test_ngram_writes_an_arpa_file_and_the_background(

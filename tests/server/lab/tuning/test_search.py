@@ -61,6 +61,15 @@ def test_a_useful_language_model_is_given_weight_and_a_harmful_one_none() -> Non
     assert tuned.weights.language_model == 0.0 and tuned.rates["rescored"] == 0
 
 
+def test_a_ctc_head_that_hears_better_is_given_weight() -> None:
+    texts = ("play some news", "play some jazz")
+    made = [ListEntry("a", texts, (-1.0, -1.7), texts[1], ctc=(-4.0, -1.0))] * 10
+    tuned = tune(stack(made, WORDS, None, None), CombinationWeights(), WORDS, BACKGROUND, SMALL)
+    assert tuned.weights.ctc > 0.3 and tuned.rates["rescored"] == 0 < tuned.rates["first_pass"]
+    deaf = [replace(each, ctc=(-1.0, -4.0), acoustic=(-1.7, -1.0)) for each in made]
+    assert tune(stack(deaf, WORDS, None, None), CombinationWeights(ctc=0.3), WORDS, BACKGROUND, SMALL).weights.ctc < 0.3
+
+
 def test_where_nothing_matters_the_start_is_kept() -> None:
     lists = stack([ListEntry("a", ("play",), (-1.0,), "play")], WORDS, None, None)
     start, seen = CombinationWeights(language_model=0.3, marginal=2.0, smoothing=5.0), list[float]()
@@ -136,13 +145,13 @@ def test_smoothing_prefers_a_valley_to_a_lucky_point() -> None:
 
 def test_only_sure_words_are_gathered() -> None:
     def recognize(waveform: Any) -> Result:
-        return Result("u", (Hypothesis((), "play jazz", (), Scores(-1.5), -1.5),), 0.1)
+        return Result("u", (Hypothesis((), "play jazz", (), Scores(-1.5, ctc=-0.5), -1.5),), 0.1)
 
     def utterance(text: str | None, sure: bool) -> Utterance:
         return Utterance("u", "a", text, None, sure, lambda: np.zeros(10, np.float32))
 
     found = gather([utterance("play", True), utterance(None, True), utterance("play", False)], recognize)
-    assert found == [ListEntry("a", ("play jazz",), (-1.5,), "play")]
+    assert found == [ListEntry("a", ("play jazz",), (-1.5,), "play", ctc=(-0.5,))]
     with pytest.raises(DataError, match="development data"):
         stack([], WORDS, None, None)
 
