@@ -266,8 +266,8 @@ def bundle_run(
     folders: where its files lie, the first that holds a file wins. Needed: weights.safetensors, tokenizer.model,
     words.txt. Taken where present: background.safetensors (otherwise every word is equally likely), rescoring.json,
     language_model.onnx, pieces.ngram.safetensors, ngram.arpa(.gz), ctc.onnx, training.json, card.json. card: replaces
-    card.json; where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or damaged
-    file."""
+    card.json; where neither is given, the card is made from training.json. Raises :class:`BundleError` for a missing or
+    damaged file."""
     source = str(_find(folders, "weights.safetensors"))
     weights = weight_files.read(_need(folders, "weights.safetensors"), source)
     architecture = architecture_of(weights, source)
@@ -370,7 +370,7 @@ def mean(
         weights={name: _rounded(value) for name, value in total.items()},
         models=_models(bundle) | {path.name: _model(path, bundle) for path in models},
         card=_card_without_figures(bundle),
-        training=dict(bundle.manifest.training) | {"mean": parts},
+        training=dict(bundle.manifest.training) | ({"mean": parts} if shares else {}),
     )
 
 

@@ -118,6 +118,11 @@ def try_out(bundle: Bundle) -> list[str]:
 
         scores = NeuralLanguageModel(bundle)([[1]])[0]
         checks.append(f"language model: {len(scores)} words scored")
+    if bundle.has("ctc.onnx"):
+        from device_sdk.runtimes.ctc import CtcHead
+
+        heard = CtcHead(bundle)(np.zeros((33, sizes.joiner_size), np.float32))
+        checks.append(f"CTC head: {heard.shape[1] - 1} phones scored")
     if any(bundle.has(name) for name in ("ngram.arpa", "ngram.arpa.gz")):
         checks.append(_try_ngram(bundle))
     return checks

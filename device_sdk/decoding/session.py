@@ -37,13 +37,12 @@ Float = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
-_WIDEST = 8
+_WIDEST, _FARTHEST = 8, 1.6
+"""Times as many hypotheses, and nats behind the best one, as the settings say, where a beam is searched once more."""
 _UNSURE = 0.5
-"""Confidence of the best text below which a wider beam is searched. What is heard clearly ends as soon as it did."""
-_WIDER, _FARTHER = 4, 1.6
-"""Times as many hypotheses and nats behind the best one as before."""
+"""Confidence of the best text below which that is done: what is heard clearly ends as soon as it did."""
 _NOT_LONG = 20.0
-"""Seconds of an utterance, at most: nobody waits for the search of a long one again."""
+"""Seconds of such an utterance, at most: nobody waits for a long one to be searched again."""
 _FINISHED = "this utterance is finished; call reset() to begin another"
 _INTERRUPTED = "decoding this utterance was interrupted by an error; call reset() to begin another"
 _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept of a silence that is given up
@@ -383,7 +382,7 @@ class RecognitionSession(Listening):
         recognizer, given = self._recognizer, self._recognizer.settings
         if given.beam == 1 or len(stream.beam.prefixes) < given.beam:
             return hypotheses
-        settings = replace(given, beam=_WIDER * given.beam, threshold=_FARTHER * given.threshold)
+        settings = replace(given, beam=_WIDEST * given.beam, threshold=_FARTHEST * given.threshold)
         beam = streams.search_again(stream, recognizer.transducer, settings)
         return tuple(rescore(self._texts(beam, seconds)))
 

@@ -42,9 +42,9 @@ class ListEntry:
 @dataclass(frozen=True, slots=True)
 class DevelopmentLists:
     """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere. speakers,
-    texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. ctc: of the CTC head, nats, 0 where there
-    is none. neural, ngram: log p of the language models, nats, or None. words, unlisted: counts. errors: word errors.
-    references: [U] words of each reference."""
+    texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. ctc: of the CTC head, nats, 0 where
+    there is none. neural, ngram: log p of the language models, nats, or None. words, unlisted: counts. errors: word
+    errors. references: [U] words of each reference."""
 
     speakers: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...]

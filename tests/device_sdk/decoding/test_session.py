@@ -182,25 +182,16 @@ def test_an_error_in_the_middle_of_decoding_ends_the_utterance(tiny_bundle):
 )
 def test_an_unsure_list_is_searched_again_wider(offset: float, seconds: float, beam: int, wide: bool, tiny_bundle):
     """Not where the best text is likely right, nor in a long utterance, nor greedily."""
-    calibration = replace(tiny_bundle.combination.confidence, text=Curve(offset=offset), greedy_text=Curve(offset=-9.0))
-    bundle = tiny_bundle.with_combination(replace(tiny_bundle.combination, confidence=calibration))
-    clip, second_pass = chirp(round(seconds * 16_000)), Rescorer(bundle).rescore
+    def texts(settings: DecodingSettings, text: Curve) -> list[str]:
+        calibration = Calibration(text=text, greedy_text=Curve(offset=-9.0))
+        bundle = tiny_bundle.with_combination(replace(tiny_bundle.combination, confidence=calibration))
+        recognizer = Recognizer(bundle, settings, Rescorer(bundle).rescore)
+        return [each.text for each in recognizer.recognize(clip, 16_000).nbest][:beam]
 
-    def texts(settings: DecodingSettings) -> list[str]:
-        return [each.text for each in Recognizer(bundle, settings, second_pass).recognize(clip, 16_000).nbest]
-
-    found = texts(DecodingSettings(beam=beam, nbest=beam))
-    sure = tiny_bundle.with_combination(
-        replace(tiny_bundle.combination, confidence=Calibration(text=Curve(offset=9.0)))
-    )
-    once = [
-        replace(DecodingSettings(), beam=size, nbest=size, threshold=far) for size, far in ((beam, 5), (4 * beam, 8))
-    ]
-    plain, wider = (
-        [each.text for each in Recognizer(sure, given, second_pass).recognize(clip, 16_000).nbest][:beam]
-        for given in once
-    )
-    assert found == (wider if wide else plain) and (beam == 1 or plain != wider)
+    clip, sure = chirp(round(seconds * 16_000)), Curve(offset=9.0)
+    given, wider = DecodingSettings(beam, beam), DecodingSettings(8 * beam, 8 * beam, threshold=8.0)
+    plain, better = texts(given, sure), texts(wider, sure)
+    assert texts(given, Curve(offset=offset)) == (better if wide else plain) and (beam == 1 or plain != better)
 
 
 def test_an_error_in_the_second_pass_ends_the_utterance(tiny_bundle):
