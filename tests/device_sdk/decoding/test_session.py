@@ -182,6 +182,7 @@ def test_an_error_in_the_middle_of_decoding_ends_the_utterance(tiny_bundle):
 )
 def test_an_unsure_list_is_searched_again_wider(offset: float, seconds: float, beam: int, wide: bool, tiny_bundle):
     """Not where the best text is likely right, nor in a long utterance, nor greedily."""
+
     def texts(settings: DecodingSettings, text: Curve) -> list[str]:
         calibration = Calibration(text=text, greedy_text=Curve(offset=-9.0))
         bundle = tiny_bundle.with_combination(replace(tiny_bundle.combination, confidence=calibration))
