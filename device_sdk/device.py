@@ -176,7 +176,7 @@ class Device:
             check=self._check_open,
             newest=self._recognizer,
             expect=self._expect,
-            serve=lambda result: serve(result, serving, self._generator),
+            serve=lambda result: result if serving == "best" else serve(result, serving, self._generator),
             heard=heard,
         )
         return RecognitionSession(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS, Architecture
-from device_sdk.bundle.pronunciation import Pronunciation
+from device_sdk.runtimes.ctc import Pronunciation
 from export.bundles import write_bundle
 from export.graphs.ctc import ctc_graph
 from export.graphs.language_model import language_model_graph

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 from device_sdk.bundle import Bundle
@@ -49,16 +48,9 @@ class Model:
         self.settings, self.rescore = settings, rescore
         self.features, self.tokenizer = bundle.features, bundle.tokenizer
         self.transducer: Transducer = open_transducer(bundle, threads, precision) if transducer is None else transducer
-        self._threads = threads
         self.frame_seconds = frame_seconds(self.transducer, self.features)
         self._ngram = search_ngram(bundle, settings)
-
-    @cached_property
-    def ctc(self) -> CtcHead | None:
-        """What a second pass asks too, loaded at the end of the first utterance; None where there is no second pass, or
-        the bundle holds no such head. A damaged one is then refused by name (BundleError)."""
-        asked = self.rescore is not None and self.bundle.has(CTC_FILE)
-        return CtcHead(self.bundle, self._threads) if asked else None
+        self.ctc = CtcHead(bundle, threads) if rescore is not None and bundle.has(CTC_FILE) else None
 
     @property
     def model_version(self) -> str:

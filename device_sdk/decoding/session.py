@@ -20,7 +20,6 @@ from device_sdk.bundle.bundle import WORD_START
 from device_sdk.checks import check_type
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
-from device_sdk.decoding.ctc import with_ctc
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
 from device_sdk.decoding.hotwords import Hotword, Hotwords, Spellings, hotwords_of, settled, write_phrases
 from device_sdk.decoding.listening import Listening
@@ -389,13 +388,16 @@ class RecognitionSession(Listening):
     def _second_pass(self, stream: Stream) -> Rescore | None:
         """The recognizer's, over what the CTC head says of an ended stream, where there is one."""
         model = self._recognizer
-        if (rescore := model.rescore) is None or model.ctc is None:
+        rescore, head = model.rescore, model.ctc
+        if rescore is None or head is None:
             return rescore
-        log_probs = model.ctc(streams.collect_encoded(stream, model.transducer.architecture.joiner_size))
-        tokenizer, pronunciation = model.tokenizer, model.ctc.pronunciation
+        log_probs = head(streams.collect_encoded(stream, model.transducer.architecture.joiner_size))
 
         def rescored(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
-            return rescore(with_ctc(hypotheses, log_probs, tokenizer, pronunciation))
+            heard = [model.tokenizer.decode(each.tokens) for each in hypotheses]
+            scores = head.scores(log_probs, heard).tolist()
+            given = zip(hypotheses, scores, strict=True)
+            return rescore([replace(each, scores=replace(each.scores, ctc=score)) for each, score in given])
 
         return rescored
 

@@ -1,13 +1,25 @@
-"""A bundle's CTC head on plain onnxruntime."""
+"""A bundle's CTC head on plain onnxruntime, and what it says of given texts: exact sums over their alignments (Graves
+et al. 2006, eq. 6 to 8).
+
+The transducer knows which pieces came before, and little speech teaches it to rely on that. A CTC head knows nothing
+that was said before, and hears phones, not spelling, which little speech teaches best. T: encoder frames; J: joiner
+size; C: phones, and blank 0; N: texts.
+
+How words sound, rules of spelling say: what each letter stands for, by the letters around it. A rule with more of them
+goes before one with fewer, so that what is irregular (*one*, *people*) is a rule of its own, and a word that nobody
+listed sounds like those that are spelled alike."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.pronunciation import Pronunciation
+from device_sdk.bundle.architecture import BLANK
 from device_sdk.bundle.streaming import AnyArchitecture
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import metadata, open_session, run
@@ -21,13 +33,86 @@ FILE = "ctc.onnx"
 PRONUNCIATION_KEY = "idiolect.pronunciation"
 
 Float = NDArray[np.float32]
+Double = NDArray[np.float64]
+
+IMPOSSIBLE = -1e5
+"""Nats, in place of an infinity, which would not leave a sum again."""
+_LEAST = 1e-300
+
+WINDOWS = ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (6, 6))
+"""Letters before and after a letter that rules may look at, fewest first. An end of the word is one."""
+EDGE = "#"
+_NONE = "-"
+
+Context = tuple[str, str, str]
+"""A letter, those before it and those after it."""
+
+
+def context(word: str, place: int, window: tuple[int, int]) -> Context:
+    """Of one letter of a word, within one of ``WINDOWS``; the last ones may be the same where the word is short."""
+    framed, at = f"{EDGE}{word}{EDGE}", place + 1
+    before, after = window
+    return word[place], framed[max(0, at - before) : at], framed[at + 1 : at + 1 + after]
+
+
+def rule(
+    rules: Mapping[Context, tuple[int, ...]], word: str, place: int, windows: Sequence[tuple[int, int]]
+) -> tuple[int, ...] | None:
+    """What the rule with most letters around says of a letter; None where there is none."""
+    known = (rules.get(context(word, place, window)) for window in reversed(windows))
+    return next((phones for phones in known if phones is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pronunciation:
+    """symbols: names of phones; the first is 1, since 0 is blank. rules: phones of a letter in a context."""
+
+    symbols: tuple[str, ...]
+    rules: Mapping[Context, tuple[int, ...]]
+    _said: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    def encode(self, text: str) -> list[int]:
+        """The phones of a text, word by word. A letter that no rule knows is silent."""
+        return [phone for word in text.split() for phone in self.word(word)]
+
+    def word(self, word: str) -> tuple[int, ...]:
+        """The phones of one word."""
+        if word not in self._said:
+            self._said[word] = tuple(phone for place in range(len(word)) for phone in self._letter(word, place))
+        return self._said[word]
+
+    def _letter(self, word: str, place: int) -> tuple[int, ...]:
+        return rule(self.rules, word, place, WINDOWS) or ()
+
+    def write(self) -> str:
+        """A line of the symbols, then one a rule: letter, before, after, phones; ``-`` for none."""
+        lines = [" ".join(self.symbols)]
+        for around, phones in self.rules.items():
+            lines.append(" ".join([*(part or _NONE for part in around), *(self.symbols[one - 1] for one in phones)]))
+        return "\n".join(lines)
+
+    @classmethod
+    def read(cls, written: str) -> Pronunciation:
+        """What :meth:`write` gave. Raises ValueError, which names the line, for what it never gives."""
+        first, *lines = written.split("\n")
+        symbols = tuple(first.split())
+        numbers = {name: number for number, name in enumerate(symbols, 1)}
+        if not symbols or len(numbers) < len(symbols):
+            raise ValueError(f"line 1: found {first[:40]!r}, expected names of phones, each once")
+        rules: dict[Context, tuple[int, ...]] = {}
+        for number, line in enumerate(lines, 2):
+            parts = line.split(" ")
+            if len(parts) < 3 or len(parts[0]) != 1 or not numbers.keys() >= set(parts[3:]):
+                raise ValueError(f"line {number}: found {line[:40]!r}, expected a letter, those around it, and phones")
+            letter, before, after = (part if part != _NONE else "" for part in parts[:3])
+            rules[letter, before, after] = tuple(numbers[name] for name in parts[3:])
+        return cls(symbols, rules)
 
 
 class CtcHead:
     """What the encoder heard, as phones, each frame by itself (Graves et al. 2006). The graph (``ctc.onnx``) takes
     encoded [T, J] float32, of a whole utterance, and gives log_probs [T, C] float32. Owns an onnxruntime session; safe
-    to call from several threads. pronunciation: how texts are said in these phones. T: encoder frames; J: joiner size;
-    C: phones, and blank 0."""
+    to call from several threads. pronunciation: how texts are said in these phones."""
 
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         path = bundle.file(FILE)
@@ -44,6 +129,41 @@ class CtcHead:
             raise BundleError(f"{FILE}: found values that are no log-probabilities; export the bundle again")
         return log_probs
 
+    def scores(self, log_probs: Float, texts: Sequence[str]) -> Double:
+        """log p(phones of each text | audio), nats, [N]. log_probs: [T, C], of the utterance."""
+        return log_likelihoods(log_probs, [self.pronunciation.encode(text) for text in texts])
+
+
+def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
+    """log p(phones | audio) over all alignments, nats -> float64 [N]. log_probs: [T, C], of a frame's phones by
+    themselves. hypotheses: N sequences of phones without blank. One that no alignment has room for is all but
+    impossible. The sums are taken frame by frame, of all hypotheses at once, each scaled by its likeliest state."""
+    frames, lengths = len(log_probs), np.array([len(each) for each in hypotheses])
+    if not frames or not len(lengths):
+        return np.where(lengths > 0, IMPOSSIBLE, 0.0)
+    states = np.zeros((len(lengths), 2 * int(lengths.max()) + 1), np.int64)  # blank before and after every phone
+    for row, phones in enumerate(hypotheses):
+        states[row, 1 : 2 * len(phones) : 2] = phones
+    own = np.arange(states.shape[1]) <= 2 * lengths[:, None]
+    skips = (states[:, 2:] != BLANK) & (states[:, 2:] != states[:, :-2])
+    probabilities = np.exp(log_probs.astype(np.float64))
+    alpha, logs = np.zeros(states.shape), np.zeros(len(lengths))
+    alpha[:, 0] = 1.0
+    for frame, given in enumerate(probabilities):
+        entered = alpha.copy()
+        entered[:, 1:] += alpha[:, :-1]
+        if frame:  # before the first one there is a state that is no blank yet
+            entered[:, 2:] += alpha[:, :-2] * skips
+        alpha = entered * given[states] * own
+        scale = alpha.max(1)
+        scale[scale == 0.0] = _LEAST
+        logs += np.log(scale)
+        alpha /= scale[:, None]
+    last = np.take_along_axis(alpha, 2 * lengths[:, None], 1)[:, 0]
+    before = np.take_along_axis(alpha, np.maximum(2 * lengths - 1, 0)[:, None], 1)[:, 0] * (lengths > 0)
+    ended: Double = np.log(np.maximum(last + before, _LEAST)) + logs
+    return np.maximum(ended, IMPOSSIBLE)
+
 
 def open_graph(
     graph: bytes, architecture: AnyArchitecture, source: str, threads: int = 1
@@ -54,6 +174,12 @@ def open_graph(
     if [each.name for each in session.get_inputs()] != ["encoded"]:
         raise BundleError(f"{source}: found other inputs than encoded [T, J]; expected a CTC head's graph")
     try:
-        return session, Pronunciation.read(metadata(session, source).get(PRONUNCIATION_KEY, ""))
+        return session, _read(metadata(session, source).get(PRONUNCIATION_KEY, ""))
     except ValueError as error:
         raise BundleError(f"{source}: metadata {PRONUNCIATION_KEY}, {error}; train the head again") from error
+
+
+@lru_cache(maxsize=4)
+def _read(written: str) -> Pronunciation:
+    """Once for all models of a device: it takes longer than all else that a head is loaded for."""
+    return Pronunciation.read(written)

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.pronunciation import Pronunciation
 from device_sdk.bundle.weights import architecture_digest
 from device_sdk.errors import BundleError
-from device_sdk.runtimes.ctc import PRONUNCIATION_KEY
+from device_sdk.runtimes.ctc import PRONUNCIATION_KEY, Pronunciation
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 from export.graphs.builder import GraphBuilder, Value
 

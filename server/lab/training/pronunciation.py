@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from device_sdk.bundle.pronunciation import WINDOWS, Context, Pronunciation, context, rule
+from device_sdk.runtimes.ctc import WINDOWS, Context, Pronunciation, context, rule
 from server.lab.corpora.phones import Pronunciations
 
 Chunk = tuple[int, ...]

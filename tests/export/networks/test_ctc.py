@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.pronunciation import Pronunciation
 from device_sdk.errors import BundleError
+from device_sdk.runtimes.ctc import Pronunciation
 from export.graphs.ctc import ctc_graph
 from export.networks.ctc import CtcHead
 

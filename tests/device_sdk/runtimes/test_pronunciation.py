@@ -2,7 +2,7 @@
 
 import pytest
 
-from device_sdk.bundle.pronunciation import WINDOWS, Pronunciation, context
+from device_sdk.runtimes.ctc import WINDOWS, Pronunciation, context
 
 SYMBOLS = ("k", "s", "i", "t", "V")
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from device_sdk import Bundle
 from device_sdk.decoding import DecodingSettings, Recognizer
-from device_sdk.decoding.ctc import IMPOSSIBLE, log_likelihoods
 from device_sdk.errors import BundleError
 from device_sdk.personalization.rescorer import Rescorer
-from device_sdk.runtimes.ctc import FILE, CtcHead
+from device_sdk.runtimes.ctc import FILE, IMPOSSIBLE, CtcHead, log_likelihoods
 from device_sdk.runtimes.protocol import encode_whole
 from export.bundles import mean, rewrite, widen
 from tests.signals import noise
