@@ -9,12 +9,14 @@ import pytest
 from device_sdk import Bundle, Device, DeviceSettings, LearningSettings, Profiles, Recognizer, Semantics
 from device_sdk.errors import ConfigurationError, FeedbackError, IdiolectError, StateError
 from device_sdk.hypothesis import Hypothesis, Scores
+from device_sdk.personalization.rescorer import Rescorer
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
 
 
 def test_a_path_is_a_bundle(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    heard = Recognizer(str(tiny_bundle.path)).recognize(noise(9_600, 1), 16_000).text
+    second_pass = Rescorer(tiny_bundle).rescore
+    heard = Recognizer(str(tiny_bundle.path), rescore=second_pass).recognize(noise(9_600, 1), 16_000).text
     with Device.open(tmp_path / "one", KEY, bundle=str(tiny_bundle.path)) as device:
         assert device.recognize(noise(9_600, 1), 16_000).text == heard
     with Profiles(tmp_path / "many", KEY, bundle=Path(tiny_bundle.path)) as profiles:

@@ -51,7 +51,7 @@ def test_json_has_the_nbest_with_score_parts_and_word_times(tiny_bundle, recordi
     assert utterance["offset"] == 0.0 and utterance["seconds"] == 1.0 and len(utterance["nbest"]) == 4
     best = utterance["nbest"][0]
     assert best["text"] == utterance["text"] == entry["text"]
-    assert set(best["scores"]) == {"acoustic", "ngram", "neural", "personal", "hotword", "pieces"}
+    assert set(best["scores"]) == {"acoustic", "ngram", "neural", "personal", "hotword", "pieces", "ctc"}
     assert " ".join(word["text"] for word in best["words"]) == best["text"]
     assert " s  " in captured.err  # partials
 

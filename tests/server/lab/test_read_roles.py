@@ -86,7 +86,7 @@ def trained(bundle: Bundle, data: Path) -> None:
 
 
 def watched(bundle: Bundle, data: Path) -> None:
-    mixture, _, examples, _ = runs._prepared([], [f"barista:{data / 'barista'}"], [], FeatureSettings(), 0.3)
+    mixture, _, examples, _ = runs._prepared([], [f"barista:{data / 'barista'}"], [], FeatureSettings(), 0.3, None)
     assert {recording.speaker for recording in mixture.recordings} == {SPLIT["barista"]["base"][0]}
     assert {example.source.partition(".")[2] for example in examples} == {"development", *UNHEARD}
 

@@ -50,8 +50,8 @@ def test_collate_pads_with_the_last_frame_and_blank() -> None:
     batch = collate([(short, [4]), (long, [5, 6, 7])], 3)
     assert batch.features.shape == (2, 9, 64) and batch.features[0, 8, 0] == 1.0
     assert (batch.frames.tolist(), batch.lengths.tolist()) == ([2, 3], [1, 3])
-    assert batch.tokens.tolist() == [[4, 0, 0], [5, 6, 7]] and batch.phones.shape[0] == 0
-    assert collate([(short, [4]), (long, [])], 3, [[2], [8, 9]]).phones.tolist() == [[2, 0], [8, 9]]
+    assert batch.tokens.tolist() == [[4, 0, 0], [5, 6, 7]] and batch.labels.shape[0] == 0
+    assert collate([(short, [4]), (long, [])], 3, [[2], [8, 9]]).labels.tolist() == [[2, 0], [8, 9]]
 
 
 @pytest.mark.parametrize(("tokens", "frames"), [([1], 2), ([1, 2, 3, 4, 5], 6), ([3, 3, 3, 3], 8), ([], 1)])
