@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +27,22 @@ Chunks = tuple["Chunks", Float] | None
 """Arrays, last first, as a linked list: adding one costs the same however many there are."""
 
 
+class Encoded(NamedTuple):
+    """A part of what the encoder gave, and the parts ``before`` it. values: [K, J]; frame: of the utterance, its first
+    one; anew: whether the networks began anew with it."""
+
+    before: Encoded | None
+    values: Float
+    frame: int
+    anew: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """One utterance so far. remainder: of the features. features: [F, M] of all so far (:func:`collect_features`);
     ``waiting`` [F, M], fewer than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before:
-    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. encoded: [T, J] of
-    what they heard so far (:func:`collect_encoded`)."""
+    what the networks hear of a pause, once somebody speaks again. step: seconds of an encoder frame. encoded: what the
+    encoder gave so far (:func:`collect_encoded`)."""
 
     beam: Beam
     remainder: Remainder
@@ -40,7 +52,7 @@ class Stream:
     features: Chunks = None
     encoder: States | None = None
     loudness: Loudness = NOTHING
-    encoded: Chunks = None
+    encoded: Encoded | None = None
 
 
 def frame_seconds(transducer: Transducer, settings: FeatureSettings) -> float:
@@ -75,20 +87,26 @@ def end(
 
 def collect_features(stream: Stream, mel_bins: int) -> Float:
     """The features of a stream so far, [F, M] float32."""
-    return _joined(stream.features, mel_bins)
+    found: list[Float] = []
+    chunks = stream.features
+    while chunks is not None:
+        chunks, chunk = chunks
+        found.append(chunk)
+    return np.concatenate(found[::-1]) if found else np.zeros((0, mel_bins), np.float32)
 
 
 def collect_encoded(stream: Stream, joiner_size: int) -> Float:
     """What the encoder gave so far, [T, J] float32; of pauses only what the networks hear of them."""
-    return _joined(stream.encoded, joiner_size)
+    parts = [part.values for part in _in_order(stream)]
+    return np.concatenate(parts) if parts else np.zeros((0, joiner_size), np.float32)
 
 
-def _joined(chunks: Chunks, width: int) -> Float:
-    found: list[Float] = []
-    while chunks is not None:
-        chunks, chunk = chunks
-        found.append(chunk)
-    return np.concatenate(found[::-1]) if found else np.zeros((0, width), np.float32)
+def _in_order(stream: Stream) -> Iterator[Encoded]:
+    found, part = list[Encoded](), stream.encoded
+    while part is not None:
+        found.append(part)
+        part = part.before
+    return reversed(found)
 
 
 def _decode(
@@ -117,13 +135,15 @@ def _decode(
             now = first + at * factor
             if not paused:
                 encoded, _ = transducer.encode(known[heard_to : now + ahead], encoder)
+                kept = Encoded(kept, encoded, beam.frame, encoder is None)
                 beam, encoder = search.restart(advance(beam, encoded, transducer, decoding)), None
-                heard_to, kept = now, (kept, encoded)
+                heard_to = now
             skipped = max(now - most, 0) - heard_to
             heard_to, beam = heard_to + skipped, replace(beam, frame=beam.frame + skipped // factor)
     if usable and not pauses:
-        encoded, encoder = transducer.encode(known[heard_to : end + ahead], encoder)
-        beam, kept = advance(beam, encoded, transducer, decoding), (kept, encoded)
+        encoded, following = transducer.encode(known[heard_to : end + ahead], encoder)
+        kept, encoder = Encoded(kept, encoded, beam.frame, encoder is None), following
+        beam = advance(beam, encoded, transducer, decoding)
     lead = known[max(0, end - most) : end]
     features = stream.features, found
     return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness, kept)
@@ -151,6 +171,10 @@ def decoded(
 
 
 def search_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
-    """The beam of an ended stream under other settings, from the features it kept."""
-    features = collect_features(stream, transducer.architecture.mel_bins)
-    return decoded(features, transducer, stream.step, decoding, stream.beam.tree.guide)
+    """The beam of an ended stream under other settings, from what the encoder gave."""
+    beam = search.start(transducer, stream.beam.tree.guide)
+    for part in _in_order(stream):
+        if part.anew and part.before is not None:
+            beam = search.restart(beam)
+        beam = search.advance(replace(beam, frame=part.frame), part.values, transducer, decoding)
+    return beam

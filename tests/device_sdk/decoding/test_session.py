@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.decoding import session as session_module
+from device_sdk.decoding.beam import paths
+from device_sdk.decoding.stream import search_again
 from device_sdk.errors import AudioError
 from device_sdk.features import logmel
 from device_sdk.hypothesis import Result
@@ -193,6 +195,23 @@ def test_an_unsure_list_is_searched_again_wider(offset: float, seconds: float, b
     given, wider = DecodingSettings(beam, beam), DecodingSettings(8 * beam, 8 * beam, threshold=8.0)
     plain, better = texts(given, sure), texts(wider, sure)
     assert texts(given, Curve(offset=offset)) == (better if wide else plain) and (beam == 1 or plain != better)
+
+
+@pytest.mark.parametrize("silences", [(), (16_000,), (16_000, 40_000), (3_200,)])
+def test_searched_again_as_before_it_finds_what_it_found(silences: tuple[int, ...], recognizer):
+    """Without the encoder, and over pauses too."""
+    pauses = [np.zeros(length, np.float32) for length in silences]
+    parts = itertools.chain.from_iterable(
+        (noise(12_000, seed), pause) for seed, pause in enumerate([*pauses, chirp(0)])
+    )
+    session, _, _ = run(recognizer, np.concatenate(list(parts)))
+    stream = session._stream
+    found = paths(search_again(stream, recognizer.transducer, recognizer.settings))
+    expected = {path.tokens: path for path in paths(stream.beam)}
+    assert [path.tokens for path in found] == list(expected)
+    for path in found:
+        assert path.frames == expected[path.tokens].frames
+        assert path.score == pytest.approx(expected[path.tokens].score, abs=1e-4)
 
 
 def test_an_error_in_the_second_pass_ends_the_utterance(tiny_bundle):
