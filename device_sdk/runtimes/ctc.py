@@ -12,7 +12,7 @@ listed sounds like those that are spelled alike."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,6 @@ class Pronunciation:
 
     symbols: tuple[str, ...]
     rules: Mapping[Context, tuple[int, ...]]
-    _said: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def encode(self, text: str) -> list[int]:
         """The phones of a text, word by word. A letter that no rule knows is silent."""
@@ -77,12 +76,8 @@ class Pronunciation:
 
     def word(self, word: str) -> tuple[int, ...]:
         """The phones of one word."""
-        if word not in self._said:
-            self._said[word] = tuple(phone for place in range(len(word)) for phone in self._letter(word, place))
-        return self._said[word]
-
-    def _letter(self, word: str, place: int) -> tuple[int, ...]:
-        return rule(self.rules, word, place, WINDOWS) or ()
+        letters = (rule(self.rules, word, place, WINDOWS) or () for place in range(len(word)))
+        return tuple(phone for phones in letters for phone in phones)
 
     def write(self) -> str:
         """A line of the symbols, then one a rule: letter, before, after, phones; ``-`` for none."""
@@ -131,7 +126,8 @@ class CtcHead:
 
     def scores(self, log_probs: Float, texts: Sequence[str]) -> Double:
         """log p(phones of each text | audio), nats, [N]. log_probs: [T, C], of the utterance."""
-        return log_likelihoods(log_probs, [self.pronunciation.encode(text) for text in texts])
+        said = {word: self.pronunciation.word(word) for word in {word for text in texts for word in text.split()}}
+        return log_likelihoods(log_probs, [[one for word in text.split() for one in said[word]] for text in texts])
 
 
 def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
