@@ -90,7 +90,7 @@ def rnnt(
     budget = _budget(steps, minutes, (None, 60.0))
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     makers = makers or (1 if place.type == "cpu" else max(1, (os.cpu_count() or 1) - 5))
-    batch = max(32, round(seconds * 32 / 140))
+    batch = _utterances(seconds)
     given: dict[str, Any] = {"shard": shard, "makers": makers, "batch": batch, "seconds": seconds}
     if begin is not None:
         given["sparse_share"] = 0.0  # every batch by RNN-T, which has learned the most by now
@@ -141,7 +141,7 @@ def ctc(
         from device_sdk.bundle import Bundle
         from server.lab.training.rnnt import Recipe
         from server.lab.training.runs import run_ctc
-    budget, batch = _budget(steps, minutes, (None, 25.0)), max(32, round(seconds * 32 / 140))
+    budget, batch = _budget(steps, minutes, (None, 25.0)), _utterances(seconds)
     recipe = Recipe(seed=seed, budget=budget, shard=shard, batch=batch, seconds=seconds, peak=peak, threads=threads)
     summary = run_ctc(
         Bundle.open(bundle),
@@ -245,6 +245,11 @@ def ngram(
     sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
     summary = run_ngram(sources, out, order, least, command_line(), tokenizer)
     _show(summary, out / "ngram.arpa.gz", as_json, output)
+
+
+def _utterances(seconds: float) -> int:
+    """Of a batch with so much audio, at most."""
+    return max(32, round(seconds * 32 / 140))
 
 
 def _budget(steps: int | None, minutes: float | None, default: tuple[int | None, float | None]) -> Budget:

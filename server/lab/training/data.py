@@ -73,7 +73,7 @@ def moments(examples: Iterable[Example]) -> tuple[Features, Features]:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """features: [B, F, M] float32, padded by repeating the last frame; frames: [B] int64 stacked frames;
-    tokens: [B, U] int64, padded with 0; lengths: [B] int64; labels: [B, P] int64, padded with 0: phones or letters."""
+    tokens: [B, U] int64, padded with 0; lengths: [B] int64; labels: [B, P] int64, padded with 0: phones."""
 
     features: Tensor
     frames: Tensor

@@ -18,7 +18,7 @@ from server.lab.training.trainer import Sampler
 
 
 class Labels(Protocol):
-    """How a text is written besides in pieces: in phones, or in letters."""
+    """How a text is written besides in pieces: in phones."""
 
     def encode(self, text: str) -> list[int]: ...
 
