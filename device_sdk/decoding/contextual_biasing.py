@@ -6,7 +6,6 @@ automaton; C: characters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,11 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
 from device_sdk.bundle.piece_ngram import START, PieceNgram
+from device_sdk.runtimes.native_kernels import native_module
 
 Sums = NDArray[np.float64]
+
+_native: Any = native_module()
 
 
 class Guided(NamedTuple):
@@ -36,7 +38,7 @@ UNGUIDED = Guided(0.0)
 class Ngram:
     """An n-gram over pieces with its weight in a search. Immutable."""
 
-    __slots__ = ("_backoff", "_first", "_following", "_nats", "_pieces", "_shorter", "each", "weight")
+    __slots__ = ("_arrays", "_backoff", "_first", "_following", "_nats", "_pieces", "_shorter", "each", "weight")
 
     def __init__(self, ngram: PieceNgram, weight: float, each: float) -> None:
         """weight: of its log-probabilities; each: nats for every piece, without which longer texts would lose."""
@@ -47,6 +49,7 @@ class Ngram:
         self._following: Any = ngram.following.data
         self._backoff: Any = ngram.backoff.data
         self._shorter: Any = ngram.shorter.data
+        self._arrays: Any = (ngram.first, ngram.pieces, ngram.nats, ngram.backoff, ngram.shorter)
         self.weight = weight
         self.each = each
 
@@ -70,6 +73,13 @@ class Ngram:
             shorter: int = self._shorter[context]
             context = shorter
         return self._found(piece, nats)
+
+    def ahead(self, context: int, pieces: list[int]) -> list[float]:
+        """What the search would gain by each of some pieces, nats."""
+        if _native is not None:
+            gained: list[float] = _native.ahead(context, pieces, self.weight, self.each, *self._arrays)
+            return gained
+        return [self.read(context, piece)[1] for piece in pieces]
 
     def _found(self, arc: int, nats: float) -> tuple[int, float]:
         following: int = self._following[arc]
@@ -100,14 +110,16 @@ class Guide:
             nats += max(0.0, self._ngram.each)
         return nats
 
-    def ahead(self, guided: Guided, tokens: Sequence[int]) -> list[float]:
+    def ahead(self, guided: Guided, tokens: list[int]) -> list[float]:
         """What each of some tokens would add to the bonus of a prefix."""
         hotwords, ngram = self._hotwords, self._ngram
-        changes = [0.0] * len(tokens) if hotwords is None else hotwords.ahead(guided.phrase, tokens)
+        if hotwords is None:
+            return [0.0] * len(tokens) if ngram is None else ngram.ahead(guided.context, tokens)
+        changes = hotwords.ahead(guided.phrase, tokens)
         if ngram is not None:
+            gained = ngram.ahead(guided.context, tokens)
             for at in range(len(tokens)):
-                _, gained = ngram.read(guided.context, tokens[at])
-                changes[at] += gained
+                changes[at] += gained[at]
         return changes
 
     def step(self, guided: Guided, token: int) -> Guided:
@@ -164,7 +176,7 @@ class HotwordAutomaton:
         nats: float = self._gain[state]
         return nats
 
-    def ahead(self, before: int, tokens: Sequence[int]) -> list[float]:
+    def ahead(self, before: int, tokens: list[int]) -> list[float]:
         """What each of some tokens would add, nats."""
         changes = [0.0] * len(tokens)
         account: float = self._advance[before]

@@ -15,7 +15,7 @@ from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.beam import Path
 from device_sdk.decoding.hotwords import Spellings, write_phrases, write_words
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from rescoring.combination import Calibration, confidence
+from rescoring.combination import Calibration, CombinationWeights, combine, confidence
 from rescoring.marginals import posteriors
 
 Known = dict[tuple[tuple[int, ...], int, int], Word | None]
@@ -81,6 +81,21 @@ def distinct(
         parts = Scores(acoustic=totals[text], hotword=path.hotword, pieces=path.pieces)
         found.append(Hypothesis(path.tokens, text, words, parts, scores[text]))
     return tuple(found)
+
+
+def likeliest(hypotheses: Sequence[Hypothesis], weights: CombinationWeights, most: int) -> Sequence[Hypothesis]:
+    """The at most ``most`` hypotheses, in their order, that all scores but those of language models make the best."""
+    if len(hypotheses) <= most:
+        return hypotheses
+    scores = np.array([[each.scores.acoustic, each.scores.hotword + each.scores.pieces] for each in hypotheses])
+    total = combine(
+        weights,
+        acoustic=scores[:, 0],
+        words=np.array([len(each.words) for each in hypotheses], np.float64),
+        hotword=scores[:, 1],
+        ctc=np.array([each.scores.ctc for each in hypotheses]),
+    )
+    return [hypotheses[at] for at in sorted(np.argsort(-total, kind="stable")[:most].tolist())]
 
 
 _SAME_SECONDS = 0.05

@@ -24,7 +24,7 @@ from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
 from device_sdk.decoding.hotwords import Hotword, Hotwords, Spellings, hotwords_of, settled, write_phrases
 from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model, Rescore
-from device_sdk.decoding.nbest import distinct, with_confidence
+from device_sdk.decoding.nbest import distinct, likeliest, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
 from device_sdk.decoding.second_look import look_again
 from device_sdk.decoding.stream import LEAD, Stream
@@ -36,8 +36,10 @@ Float = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
-_WIDEST, _FARTHEST = 8, 1.6
-"""Times as many hypotheses, and nats behind the best one, as the settings say, where a beam is searched once more."""
+_WIDEST = 8
+"""Times as many hypotheses as the settings say, where a beam is searched once more."""
+_ASKED = 3
+"""Times as many hypotheses as the settings say, that language models are asked for: those behind are never the best."""
 _UNSURE = 0.5
 """Confidence of the best text below which that is done: what is heard clearly ends as soon as it did."""
 _NOT_LONG = 20.0
@@ -381,7 +383,7 @@ class RecognitionSession(Listening):
         recognizer, given = self._recognizer, self._recognizer.settings
         if given.beam == 1 or len(stream.beam.prefixes) < given.beam:
             return hypotheses
-        settings = replace(given, beam=_WIDEST * given.beam, threshold=_FARTHEST * given.threshold)
+        settings = replace(given, beam=_WIDEST * given.beam)
         beam = streams.search_again(stream, recognizer.transducer, settings)
         return tuple(rescore(self._texts(beam, seconds)))
 
@@ -397,7 +399,8 @@ class RecognitionSession(Listening):
             heard = [model.tokenizer.decode(each.tokens) for each in hypotheses]
             scores = head.scores(log_probs, heard).tolist()
             given = zip(hypotheses, scores, strict=True)
-            return rescore([replace(each, scores=replace(each.scores, ctc=score)) for each, score in given])
+            scored = [replace(each, scores=replace(each.scores, ctc=score)) for each, score in given]
+            return rescore(likeliest(scored, model.bundle.combination, _ASKED * model.settings.beam))
 
         return rescored
 

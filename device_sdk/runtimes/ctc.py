@@ -38,6 +38,7 @@ Double = NDArray[np.float64]
 IMPOSSIBLE = -1e5
 """Nats, in place of an infinity, which would not leave a sum again."""
 _LEAST = 1e-300
+_SCALED = 8  # frames after which sums are scaled: what is possible does not vanish in so few
 
 WINDOWS = ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (6, 6))
 """Letters before and after a letter that rules may look at, fewest first. An end of the word is one."""
@@ -133,7 +134,8 @@ class CtcHead:
 def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
     """log p(phones | audio) over all alignments, nats -> float64 [N]. log_probs: [T, C], of a frame's phones by
     themselves. hypotheses: N sequences of phones without blank. One that no alignment has room for is all but
-    impossible. The sums are taken frame by frame, of all hypotheses at once, each scaled by its likeliest state."""
+    impossible. The sums are taken frame by frame, of all hypotheses at once, each scaled now and then by its likeliest
+    state."""
     frames, lengths = len(log_probs), np.array([len(each) for each in hypotheses])
     if not frames or not len(lengths):
         return np.where(lengths > 0, IMPOSSIBLE, 0.0)
@@ -141,20 +143,23 @@ def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Do
     for row, phones in enumerate(hypotheses):
         states[row, 1 : 2 * len(phones) : 2] = phones
     own = np.arange(states.shape[1]) <= 2 * lengths[:, None]
-    skips = (states[:, 2:] != BLANK) & (states[:, 2:] != states[:, :-2])
+    skips = ((states[:, 2:] != BLANK) & (states[:, 2:] != states[:, :-2])).astype(np.float64)
     probabilities = np.exp(log_probs.astype(np.float64))
     alpha, logs = np.zeros(states.shape), np.zeros(len(lengths))
     alpha[:, 0] = 1.0
-    for frame, given in enumerate(probabilities):
-        entered = alpha.copy()
+    entered, skipped, given = np.empty_like(alpha), np.empty_like(skips), np.empty_like(alpha)
+    for frame in range(frames):
+        np.copyto(entered, alpha)
         entered[:, 1:] += alpha[:, :-1]
         if frame:  # before the first one there is a state that is no blank yet
-            entered[:, 2:] += alpha[:, :-2] * skips
-        alpha = entered * given[states] * own
-        scale = alpha.max(1)
-        scale[scale == 0.0] = _LEAST
-        logs += np.log(scale)
-        alpha /= scale[:, None]
+            entered[:, 2:] += np.multiply(alpha[:, :-2], skips, out=skipped)
+        np.multiply(entered, probabilities[frame].take(states, out=given, mode="clip"), out=alpha)
+        if (frame + 1) % _SCALED == 0 or frame + 1 == frames:
+            alpha *= own
+            scale = alpha.max(1)
+            scale[scale == 0.0] = _LEAST
+            logs += np.log(scale)
+            alpha /= scale[:, None]
     last = np.take_along_axis(alpha, 2 * lengths[:, None], 1)[:, 0]
     before = np.take_along_axis(alpha, np.maximum(2 * lengths - 1, 0)[:, None], 1)[:, 0] * (lengths > 0)
     ended: Double = np.log(np.maximum(last + before, _LEAST)) + logs

@@ -323,9 +323,58 @@ failed:
     return NULL;
 }
 
+/* ahead(context, labels, weight, each, first, pieces, nats, backoff, shorter): what an n-gram, as
+   device_sdk/bundle/piece_ngram.py describes its arrays, says of each of some labels after a context, times a weight,
+   and `each` besides: a list. */
+static PyObject *ahead(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 9) return PyErr_Format(PyExc_TypeError, "ahead: %zd arguments, expected 9", count);
+    long context = PyLong_AsLong(arguments[0]), sizes[5] = {8, 0, 0, 0, 0};
+    double weight = PyFloat_AsDouble(arguments[2]), each = PyFloat_AsDouble(arguments[3]);
+    Py_ssize_t labels = PyErr_Occurred() ? -1 : PyList_Size(arguments[1]);
+    Py_buffer held[5];
+    if (labels < 0 || take(arguments + 4, 5, 5, sizes, held)) return NULL;
+    const int *first = held[0].buf, *shorter = held[4].buf;
+    const unsigned short *pieces = held[1].buf;
+    const float *nats = held[2].buf, *backoff = held[3].buf;
+    long contexts = (long)(held[0].len / 4) - 1, arcs = first[contexts];
+    PyObject *found = NULL;
+    if (context < 0 || context >= contexts || held[1].len < 2 * arcs || held[2].len < 4 * arcs ||
+        held[3].len < 4 * contexts || held[4].len < 4 * contexts)
+        PyErr_Format(PyExc_ValueError, "ahead: found context %ld of %ld, or arrays too short", context, contexts);
+    else found = PyList_New(labels);
+    for (Py_ssize_t at = 0; found != NULL && at < labels; at++) {
+        long label = PyLong_AsLong(PyList_GetItem(arguments[1], at)), here = context, arc = label;
+        if (label < 0 || label >= first[1]) { /* also where it is no number */
+            if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "ahead: found label %ld", label);
+            Py_CLEAR(found);
+            break;
+        }
+        double sum = 0.0;
+        for (; here; here = shorter[here]) {
+            long low = first[here], high = first[here + 1];
+            while (low < high) {
+                long middle = (low + high) / 2;
+                if (pieces[middle] < label) low = middle + 1;
+                else high = middle;
+            }
+            if (low < first[here + 1] && pieces[low] == label) {
+                arc = low;
+                break;
+            }
+            sum += backoff[here];
+        }
+        PyObject *value = PyFloat_FromDouble(weight * (sum + nats[arc]) + each);
+        if (value == NULL) Py_CLEAR(found);
+        else PyList_SetItem(found, at, value);
+    }
+    release(held, 5);
+    return found;
+}
+
 static PyMethodDef functions[] = {
     {"edges", (PyCFunction)(void (*)(void))edges, METH_FASTCALL, NULL},
     {"above", (PyCFunction)(void (*)(void))above, METH_FASTCALL, NULL},
+    {"ahead", (PyCFunction)(void (*)(void))ahead, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef network_methods[] = {

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.bundle.piece_ngram import START, read, serialize
+from device_sdk.decoding import contextual_biasing
 from device_sdk.decoding.contextual_biasing import Ngram
 from device_sdk.errors import BundleError
+from device_sdk.runtimes.native_kernels import native_module
 from rescoring.words import WordList
 from server.lab.training.ngram import estimate, log_probabilities, over_pieces
 
@@ -27,6 +29,31 @@ def test_the_automaton_gives_what_the_model_does(sentence):
     assert found == pytest.approx(log_probabilities(MODEL, sentence)[:-1], abs=0.01)
     _, nats = Ngram(GIVEN, 0.5, 0.75).read(START, 2)
     assert nats == pytest.approx(0.5 * log_probabilities(MODEL, [2])[0] + 0.75, abs=0.01)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_what_lies_ahead_is_what_is_read_then(native, monkeypatch):
+    found = native_module()
+    if native and found is None:
+        pytest.skip("this tree holds no native kernels of these sources; `make native` compiles them")
+    monkeypatch.setattr(contextual_biasing, "_native", found if native else None)
+    for ngram in (Ngram(GIVEN, 1.0, 0.0), Ngram(GIVEN, 0.3, 0.7)):
+        for context in range(GIVEN.backoff.size):
+            pieces = [4, 0, 2, 1, 3, 3]
+            assert ngram.ahead(context, pieces) == [ngram.read(context, piece)[1] for piece in pieces]
+            assert ngram.ahead(context, []) == []
+
+
+@pytest.mark.parametrize("arguments", [(-1, [1]), (10_000, [1]), (0, [5]), (0, [-1]), (0, ["a"])])
+def test_what_no_ngram_knows_is_refused_natively(arguments):
+    found = native_module()
+    if found is None:
+        pytest.skip("this tree holds no native kernels of these sources; `make native` compiles them")
+    arrays = (GIVEN.first, GIVEN.pieces, GIVEN.nats, GIVEN.backoff, GIVEN.shorter)
+    with pytest.raises((ValueError, TypeError), match=r"ahead: found|integer"):
+        found.ahead(*arguments, 1.0, 0.0, *arrays)
+    with pytest.raises(ValueError, match="too short"):
+        found.ahead(0, [1], 1.0, 0.0, GIVEN.first, GIVEN.pieces[:-1], *arrays[2:])
 
 
 def test_it_survives_the_file():

@@ -6,9 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.decoding.beam import Path
-from device_sdk.decoding.nbest import agreement, coverage, distinct, with_confidence, word_posteriors, word_times
+from device_sdk.decoding.nbest import (
+    agreement,
+    coverage,
+    distinct,
+    likeliest,
+    with_confidence,
+    word_posteriors,
+    word_times,
+)
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from rescoring.combination import Calibration, Curve
+from rescoring.combination import Calibration, CombinationWeights, Curve
 
 
 class Letters:
@@ -161,3 +169,16 @@ def test_a_hypothesis_alone_has_curves_of_its_own() -> None:
 def test_empty_lists_and_texts(texts: list[str]) -> None:
     found = with_confidence([hypothesis(text, 0.5) for text in texts], Calibration())
     assert [each.text for each in found] == texts and all(0 <= each.confidence <= 1 for each in found)
+
+
+def test_the_likeliest_are_so_by_all_scores_but_language_models() -> None:
+    word = Word("a", 0.0, 1.0)
+    given = [
+        Hypothesis((), "0", (word,), Scores(acoustic=-1.0, ctc=-9.0), 0.0),
+        Hypothesis((), "1", (word,), Scores(acoustic=-2.0, ctc=-2.0), 0.0),
+        Hypothesis((), "2", (word, word), Scores(acoustic=-4.0, ctc=-3.0), 0.0),
+        Hypothesis((), "3", (word,), Scores(acoustic=-8.0, hotword=5.0, pieces=1.5, ctc=-2.0, neural=-99.0), 0.0),
+    ]
+    weights = CombinationWeights(ctc=1.0, word_bonus=2.0)  # totals: -8, -2, -3, -1.5
+    for most, kept in ((1, "3"), (2, "13"), (3, "123"), (4, "0123"), (9, "0123")):
+        assert "".join(each.text for each in likeliest(given, weights, most)) == kept
