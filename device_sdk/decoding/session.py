@@ -36,8 +36,8 @@ Float = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
-_WIDEST = 8
-"""Times as many hypotheses as the settings say, where a beam is searched once more."""
+_WIDEST, _FARTHEST = 8, 1.6
+"""Times as many hypotheses, and nats behind the best one, as the settings say, where a beam is searched once more."""
 _ASKED = 3
 """Times as many hypotheses as the settings say, that language models are asked for: those behind are never the best."""
 _UNSURE = 0.5
@@ -383,7 +383,7 @@ class RecognitionSession(Listening):
         recognizer, given = self._recognizer, self._recognizer.settings
         if given.beam == 1 or len(stream.beam.prefixes) < given.beam:
             return hypotheses
-        settings = replace(given, beam=_WIDEST * given.beam)
+        settings = replace(given, beam=_WIDEST * given.beam, threshold=_FARTHEST * given.threshold)
         beam = streams.search_again(stream, recognizer.transducer, settings)
         return tuple(rescore(self._texts(beam, seconds)))
 

@@ -192,7 +192,7 @@ def test_an_unsure_list_is_searched_again_wider(offset: float, seconds: float, b
         return [each.text for each in recognizer.recognize(clip, 16_000).nbest][:beam]
 
     clip, sure = chirp(round(seconds * 16_000)), Curve(offset=9.0)
-    given, wider = DecodingSettings(beam, beam), DecodingSettings(8 * beam, 8 * beam)
+    given, wider = DecodingSettings(beam, beam), DecodingSettings(8 * beam, 8 * beam, threshold=8.0)
     plain, better = texts(given, sure), texts(wider, sure)
     assert texts(given, Curve(offset=offset)) == (better if wide else plain) and (beam == 1 or plain != better)
 
