@@ -366,6 +366,12 @@ def _extensions(
         return sums, [sources[each] for each in chosen], tokens
     ranks = [scores[source] + prefixes[source].bonus for source in sources]
     limits = [limit - guide.gain(prefixes[sources[at]].guided) - ranks[at] for at in range(len(sources))]
+    ngram = guide.alone
+    if _quick and ngram is not None:
+        contexts = [prefixes[source].guided.context for source in sources]
+        chosen, tokens, labels = _native.above(own, places, ranks, limits, width, contexts, limit, *ngram.native)
+        sums = [bases[chosen[at]] + labels[at] for at in range(len(chosen))]
+        return sums, [sources[each] for each in chosen], tokens
     chosen, tokens, labels = above(own, places, bases, limits, len(own) * own[0].shape[1])
     found: list[tuple[float, float, int, int]] = []
     stop = 0

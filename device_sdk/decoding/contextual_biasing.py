@@ -38,7 +38,7 @@ UNGUIDED = Guided(0.0)
 class Ngram:
     """An n-gram over pieces with its weight in a search. Immutable."""
 
-    __slots__ = ("_arrays", "_backoff", "_first", "_following", "_nats", "_pieces", "_shorter", "each", "weight")
+    __slots__ = ("_backoff", "_first", "_following", "_nats", "_pieces", "_shorter", "each", "native", "weight")
 
     def __init__(self, ngram: PieceNgram, weight: float, each: float) -> None:
         """weight: of its log-probabilities; each: nats for every piece, without which longer texts would lose."""
@@ -49,9 +49,10 @@ class Ngram:
         self._following: Any = ngram.following.data
         self._backoff: Any = ngram.backoff.data
         self._shorter: Any = ngram.shorter.data
-        self._arrays: Any = (ngram.first, ngram.pieces, ngram.nats, ngram.backoff, ngram.shorter)
         self.weight = weight
         self.each = each
+        # As native code takes it.
+        self.native: Any = (weight, each, ngram.first, ngram.pieces, ngram.nats, ngram.backoff, ngram.shorter)
 
     def read(self, context: int, piece: int) -> tuple[int, float]:
         """(the context after one more piece, what the search gains by it in nats)"""
@@ -77,7 +78,7 @@ class Ngram:
     def ahead(self, context: int, pieces: list[int]) -> list[float]:
         """What the search would gain by each of some pieces, nats."""
         if _native is not None:
-            gained: list[float] = _native.ahead(context, pieces, self.weight, self.each, *self._arrays)
+            gained: list[float] = _native.ahead(context, pieces, *self.native)
             return gained
         return [self.read(context, piece)[1] for piece in pieces]
 
@@ -109,6 +110,11 @@ class Guide:
         if self._ngram is not None:
             nats += max(0.0, self._ngram.each)
         return nats
+
+    @property
+    def alone(self) -> Ngram | None:
+        """The n-gram, where there is nothing else."""
+        return self._ngram if self._hotwords is None else None
 
     def ahead(self, guided: Guided, tokens: list[int]) -> list[float]:
         """What each of some tokens would add to the bonus of a prefix."""

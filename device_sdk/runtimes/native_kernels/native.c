@@ -270,19 +270,94 @@ static void select_best(Candidate *found, long count, long most) {
     }
 }
 
+typedef struct {
+    Py_buffer held[5];
+    long contexts;
+    double weight, each;
+} Ngram;
+
+/* An n-gram from arguments (weight, each, first, pieces, nats, backoff, shorter), the arrays as
+   device_sdk/bundle/piece_ngram.py describes them; to be released. */
+static int take_ngram(PyObject *const *arguments, Ngram *n) {
+    long sizes[5] = {8, 0, 0, 0, 0};
+    n->weight = PyFloat_AsDouble(arguments[0]), n->each = PyFloat_AsDouble(arguments[1]);
+    if (PyErr_Occurred() || take(arguments + 2, 5, 5, sizes, n->held)) return -1;
+    n->contexts = (long)(n->held[0].len / 4) - 1;
+    long arcs = ((const int *)n->held[0].buf)[n->contexts];
+    if (n->held[1].len < 2 * arcs || n->held[2].len < 4 * arcs || n->held[3].len < 4 * n->contexts ||
+        n->held[4].len < 4 * n->contexts) {
+        PyErr_Format(PyExc_ValueError, "n-gram: found arrays too short for %ld contexts, %ld arcs", n->contexts, arcs);
+        release(n->held, 5);
+        return -1;
+    }
+    return 0;
+}
+
+/* Whether a context and a label are the n-gram's; else with an error. */
+static int knows(const Ngram *n, long context, long label) {
+    if (context >= 0 && context < n->contexts && label >= 0 && label < ((const int *)n->held[0].buf)[1]) return 1;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n-gram: found context %ld, label %ld", context, label);
+    return 0;
+}
+
+/* What a search gains by a label after a context. */
+static double gained(const Ngram *n, long context, long label) {
+    const int *first = n->held[0].buf, *shorter = n->held[4].buf;
+    const unsigned short *pieces = n->held[1].buf;
+    const float *nats = n->held[2].buf, *backoff = n->held[3].buf;
+    double sum = 0.0;
+    for (; context; context = shorter[context]) {
+        long low = first[context], high = first[context + 1], end = high;
+        while (low < high) {
+            long middle = (low + high) / 2;
+            if (pieces[middle] < label) low = middle + 1;
+            else high = middle;
+        }
+        if (low < end && pieces[low] == label) {
+            label = low;
+            break;
+        }
+        sum += backoff[context];
+    }
+    return n->weight * (sum + nats[label]) + n->each; /* the empty context has the arc of each label at its place */
+}
+
+/* ahead(context, labels, n-gram): what each of some labels gains after a context: a list. */
+static PyObject *ahead(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 9) return PyErr_Format(PyExc_TypeError, "ahead: %zd arguments, expected 9", count);
+    long context = PyLong_AsLong(arguments[0]);
+    Py_ssize_t labels = PyErr_Occurred() ? -1 : PyList_Size(arguments[1]);
+    Ngram n;
+    if (labels < 0 || take_ngram(arguments + 2, &n)) return NULL;
+    PyObject *found = PyList_New(labels);
+    for (Py_ssize_t at = 0; found != NULL && at < labels; at++) {
+        long label = PyLong_AsLong(PyList_GetItem(arguments[1], at));
+        PyObject *value = knows(&n, context, label) ? PyFloat_FromDouble(gained(&n, context, label)) : NULL;
+        if (value == NULL) Py_CLEAR(found);
+        else PyList_SetItem(found, at, value);
+    }
+    release(n.held, 5);
+    return found;
+}
+
 /* above(scores, places, bases, limits, most): of rows of float32, each at its place in an array [n, pieces], the labels
    that are more than the row's limit; of more than `most` those best with the row's base, best first. Lists: the rows,
-   the labels, their scores */
+   the labels, their scores. With contexts, a least sum and an n-gram besides (above(..., contexts, least, n-gram)), all
+   that with what the n-gram gains is at most the least is left out, and the best are so with it. */
 static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    if (count != 5) return PyErr_Format(PyExc_TypeError, "above: %zd arguments, expected 5", count);
+    if (count != 5 && count != 14) return PyErr_Format(PyExc_TypeError, "above: %zd arguments, expected 5 or 14", count);
     long most = PyLong_AsLong(arguments[4]), found = 0, room = 0;
+    double least = count > 5 ? PyFloat_AsDouble(arguments[6]) : 0.0;
+    Ngram n;
     if (PyErr_Occurred()) return NULL;
     if (most < 0) return PyErr_Format(PyExc_ValueError, "above: found %ld as the most", most);
+    if (count > 5 && take_ngram(arguments + 7, &n)) return NULL;
     Py_ssize_t rows = PyList_Size(arguments[0]);
     Candidate *candidates = NULL;
-    if (rows < 0) return NULL;
+    if (rows < 0) goto failed;
     for (Py_ssize_t row = 0; row < rows && found >= 0; row++) {
         PyObject *parts[4];
+        long begin = found;
         Py_buffer held;
         for (int part = 0; part < 4; part++) /* borrowed; NULL, with an error, where a list is too short */
             if ((parts[part] = PyList_GetItem(arguments[part], row)) == NULL) goto failed;
@@ -299,6 +374,16 @@ static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
         }
         PyBuffer_Release(&held);
         if (PyErr_Occurred()) goto failed;
+        if (count > 5) {
+            PyObject *part = PyList_GetItem(arguments[5], row);
+            long context = part == NULL ? -1 : PyLong_AsLong(part), end = found;
+            found = begin;
+            for (long at = begin; at < end; at++) {
+                if (!knows(&n, context, candidates[at].label)) goto failed;
+                candidates[at].rank += gained(&n, context, candidates[at].label);
+                if (candidates[at].rank > least) candidates[found++] = candidates[at];
+            }
+        }
     }
     if (found > most) {
         select_best(candidates, found, most);
@@ -317,58 +402,12 @@ static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
     Py_XDECREF(labels);
     Py_XDECREF(scores);
     PyMem_Free(candidates);
+    if (count > 5) release(n.held, 5);
     return all;
 failed:
     PyMem_Free(candidates);
+    if (count > 5) release(n.held, 5);
     return NULL;
-}
-
-/* ahead(context, labels, weight, each, first, pieces, nats, backoff, shorter): what an n-gram, as
-   device_sdk/bundle/piece_ngram.py describes its arrays, says of each of some labels after a context, times a weight,
-   and `each` besides: a list. */
-static PyObject *ahead(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    if (count != 9) return PyErr_Format(PyExc_TypeError, "ahead: %zd arguments, expected 9", count);
-    long context = PyLong_AsLong(arguments[0]), sizes[5] = {8, 0, 0, 0, 0};
-    double weight = PyFloat_AsDouble(arguments[2]), each = PyFloat_AsDouble(arguments[3]);
-    Py_ssize_t labels = PyErr_Occurred() ? -1 : PyList_Size(arguments[1]);
-    Py_buffer held[5];
-    if (labels < 0 || take(arguments + 4, 5, 5, sizes, held)) return NULL;
-    const int *first = held[0].buf, *shorter = held[4].buf;
-    const unsigned short *pieces = held[1].buf;
-    const float *nats = held[2].buf, *backoff = held[3].buf;
-    long contexts = (long)(held[0].len / 4) - 1, arcs = first[contexts];
-    PyObject *found = NULL;
-    if (context < 0 || context >= contexts || held[1].len < 2 * arcs || held[2].len < 4 * arcs ||
-        held[3].len < 4 * contexts || held[4].len < 4 * contexts)
-        PyErr_Format(PyExc_ValueError, "ahead: found context %ld of %ld, or arrays too short", context, contexts);
-    else found = PyList_New(labels);
-    for (Py_ssize_t at = 0; found != NULL && at < labels; at++) {
-        long label = PyLong_AsLong(PyList_GetItem(arguments[1], at)), here = context, arc = label;
-        if (label < 0 || label >= first[1]) { /* also where it is no number */
-            if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "ahead: found label %ld", label);
-            Py_CLEAR(found);
-            break;
-        }
-        double sum = 0.0;
-        for (; here; here = shorter[here]) {
-            long low = first[here], high = first[here + 1];
-            while (low < high) {
-                long middle = (low + high) / 2;
-                if (pieces[middle] < label) low = middle + 1;
-                else high = middle;
-            }
-            if (low < first[here + 1] && pieces[low] == label) {
-                arc = low;
-                break;
-            }
-            sum += backoff[here];
-        }
-        PyObject *value = PyFloat_FromDouble(weight * (sum + nats[arc]) + each);
-        if (value == NULL) Py_CLEAR(found);
-        else PyList_SetItem(found, at, value);
-    }
-    release(held, 5);
-    return found;
 }
 
 static PyMethodDef functions[] = {

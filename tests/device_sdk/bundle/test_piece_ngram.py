@@ -50,7 +50,7 @@ def test_what_no_ngram_knows_is_refused_natively(arguments):
     if found is None:
         pytest.skip("this tree holds no native kernels of these sources; `make native` compiles them")
     arrays = (GIVEN.first, GIVEN.pieces, GIVEN.nats, GIVEN.backoff, GIVEN.shorter)
-    with pytest.raises((ValueError, TypeError), match=r"ahead: found|integer"):
+    with pytest.raises((ValueError, TypeError), match=r"n-gram: found|integer"):
         found.ahead(*arguments, 1.0, 0.0, *arrays)
     with pytest.raises(ValueError, match="too short"):
         found.ahead(0, [1], 1.0, 0.0, GIVEN.first, GIVEN.pieces[:-1], *arrays[2:])
