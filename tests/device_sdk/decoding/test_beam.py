@@ -10,7 +10,8 @@ from device_sdk.compilation import SWITCH
 from device_sdk.decoding import Hotword, Hotwords
 from device_sdk.decoding import block as scores
 from device_sdk.decoding.beam import greedy, paths
-from device_sdk.decoding.contextual_biasing import Guide, Ngram
+from device_sdk.decoding.contextual_biasing import Guide, Guided, Ngram
+from device_sdk.decoding.prefixes import Prefix
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.runtimes import native_kernels
@@ -249,6 +250,32 @@ def test_the_best_of_all_rows_are_given(way: str, pieces: int, most: int, low: f
     assert list(zip(*found, strict=True)) == [each[1:] for each in expected]
 
 
+@pytest.mark.parametrize("width", [1, 7, 400])
+@pytest.mark.parametrize("pieces", [9, 40])
+def test_an_ngram_weighs_what_extends_a_hypothesis(way: str, pieces: int, width: int) -> None:
+    generator = np.random.default_rng([pieces, width])
+    ngram = drawn_ngram(pieces, pieces)
+    given = generator.uniform(-9, 0, (12, pieces)).astype(np.float32)
+    prefixes, rows, totals = [], [], generator.uniform(-3, 0, 5).tolist()
+    for number in range(5):
+        context = START
+        for piece in generator.integers(1, pieces, 3).tolist():
+            context, _ = ngram.read(context, piece)
+        prefixes.append(Prefix(None, 0, Guided(0.25 * number, context=context)))
+        rows.append(scores.Row(0, [0.0], [0.0], given, 2 * number))
+    limit, expected = -6.0, []
+    for at in (0, 2, 3, 4):
+        for label in range(1, pieces):
+            value = float(given[2 * at + 1, label])
+            rank = totals[at] + prefixes[at].bonus + value + ngram.read(prefixes[at].guided.context, label)[1]
+            if rank > limit:
+                expected.append((rank, totals[at] + value, at, label))
+    if len(expected) > width:
+        expected = sorted(expected, reverse=True)[:width]
+    found = scores._extensions(prefixes, totals, rows, [0, 2, 3, 4], 1, limit, width, Guide(None, ngram))
+    assert expected and list(zip(*found, strict=True)) == [each[1:] for each in expected]
+
+
 def test_bad_sizes_are_refused_natively(way: str) -> None:
     if way == "numpy":
         return
@@ -263,6 +290,9 @@ def test_bad_sizes_are_refused_natively(way: str) -> None:
         ("above", ([given], [0], [0.0], [0.0], 1)),
         ("above", ([given[0].astype(np.float64)], [0], [0.0], [0.0], 1)),
         ("above", (2 * rows, [0, 1], [0.0], [0.0, 0.0], 1)),
+        ("above", (rows, [0], [0.0], [-1.0], 1, [10_000], -9.0, *drawn_ngram(16, 1).native)),
+        ("above", (rows, [0], [0.0], [-1.0], 1, [], -9.0, *drawn_ngram(16, 1).native)),
+        ("above", ([np.zeros((2, 32), np.float32)], [0], [0.0], [-1.0], 1, [0], -9.0, *drawn_ngram(16, 1).native)),
     ):
         with pytest.raises((ValueError, IndexError), match=r"found|bytes, expected|out of range"):
             getattr(scores._native, name)(*arguments)
