@@ -168,7 +168,7 @@ class FirstPass:
     list."""
 
     most: int | None = None
-    decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=20, nbest=20, threshold=8.0))
+    decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=64, nbest=64, threshold=8.0))
 
 
 def recognize(name: str, talk: Talk, stage: Stage, recognizer: Recognizer, setting: Scenario, most: int) -> Client:
