@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _WIDEST, _FARTHEST = 8, 1.6
 """Times as many hypotheses, and nats behind the best one, as the settings say, where a beam is searched once more."""
 _ASKED = 3
-"""Times as many hypotheses as the settings say, that language models are asked for: those behind are never the best."""
+"""Times as many hypotheses as the settings say, that language models are asked for: more leave as many errors."""
 _UNSURE = 0.5
 """Confidence of the best text below which that is done: what is heard clearly ends as soon as it did."""
 _NOT_LONG = 20.0
