@@ -119,9 +119,7 @@ class Guide:
     def ahead(self, guided: Guided, tokens: list[int]) -> list[float]:
         """What each of some tokens would add to the bonus of a prefix."""
         hotwords, ngram = self._hotwords, self._ngram
-        if hotwords is None:
-            return [0.0] * len(tokens) if ngram is None else ngram.ahead(guided.context, tokens)
-        changes = hotwords.ahead(guided.phrase, tokens)
+        changes = [0.0] * len(tokens) if hotwords is None else hotwords.ahead(guided.phrase, tokens)
         if ngram is not None:
             gained = ngram.ahead(guided.context, tokens)
             for at in range(len(tokens)):

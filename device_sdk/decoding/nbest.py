@@ -87,12 +87,11 @@ def likeliest(hypotheses: Sequence[Hypothesis], weights: CombinationWeights, mos
     """The at most ``most`` hypotheses, in their order, that all scores but those of language models make the best."""
     if len(hypotheses) <= most:
         return hypotheses
-    scores = np.array([[each.scores.acoustic, each.scores.hotword + each.scores.pieces] for each in hypotheses])
     total = combine(
         weights,
-        acoustic=scores[:, 0],
+        acoustic=np.array([each.scores.acoustic for each in hypotheses]),
         words=np.array([len(each.words) for each in hypotheses], np.float64),
-        hotword=scores[:, 1],
+        hotword=np.array([each.scores.hotword + each.scores.pieces for each in hypotheses]),
         ctc=np.array([each.scores.ctc for each in hypotheses]),
     )
     return [hypotheses[at] for at in sorted(np.argsort(-total, kind="stable")[:most].tolist())]

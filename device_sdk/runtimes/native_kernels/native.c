@@ -377,6 +377,7 @@ static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
         if (count > 5) {
             PyObject *part = PyList_GetItem(arguments[5], row);
             long context = part == NULL ? -1 : PyLong_AsLong(part), end = found;
+            if (PyErr_Occurred()) goto failed; /* also where nothing is above */
             found = begin;
             for (long at = begin; at < end; at++) {
                 if (!knows(&n, context, candidates[at].label)) goto failed;

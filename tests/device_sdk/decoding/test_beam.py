@@ -292,6 +292,7 @@ def test_bad_sizes_are_refused_natively(way: str) -> None:
         ("above", (2 * rows, [0, 1], [0.0], [0.0, 0.0], 1)),
         ("above", (rows, [0], [0.0], [-1.0], 1, [10_000], -9.0, *drawn_ngram(16, 1).native)),
         ("above", (rows, [0], [0.0], [-1.0], 1, [], -9.0, *drawn_ngram(16, 1).native)),
+        ("above", (rows, [0], [0.0], [1.0], 1, [], -9.0, *drawn_ngram(16, 1).native)),
         ("above", ([np.zeros((2, 32), np.float32)], [0], [0.0], [-1.0], 1, [0], -9.0, *drawn_ngram(16, 1).native)),
     ):
         with pytest.raises((ValueError, IndexError), match=r"found|bytes, expected|out of range"):
