@@ -11,6 +11,7 @@ listed sounds like those that are spelled alike."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,10 +35,11 @@ PRONUNCIATION_KEY = "idiolect.pronunciation"
 
 Float = NDArray[np.float32]
 Double = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 IMPOSSIBLE = -1e5
 """Nats, in place of an infinity, which would not leave a sum again."""
-_LEAST = 1e-300
+_LEAST, _VANISHED = 1e-300, 1e-200
 _SCALED = 8  # frames after which sums are scaled: what is possible does not vanish in so few
 
 WINDOWS = ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (6, 6))
@@ -134,36 +136,61 @@ class CtcHead:
 def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
     """log p(phones | audio) over all alignments, nats -> float64 [N]. log_probs: [T, C], of a frame's phones by
     themselves. hypotheses: N sequences of phones without blank. One that no alignment has room for is all but
-    impossible. The sums are taken frame by frame, of all hypotheses at once, each scaled now and then by its likeliest
-    state."""
-    frames, lengths = len(log_probs), np.array([len(each) for each in hypotheses])
-    if not frames or not len(lengths):
-        return np.where(lengths > 0, IMPOSSIBLE, 0.0)
-    states = np.zeros((len(lengths), 2 * int(lengths.max()) + 1), np.int64)  # blank before and after every phone
-    for row, phones in enumerate(hypotheses):
-        states[row, 1 : 2 * len(phones) : 2] = phones
-    own = np.arange(states.shape[1]) <= 2 * lengths[:, None]
-    skips = ((states[:, 2:] != BLANK) & (states[:, 2:] != states[:, :-2])).astype(np.float64)
+    impossible."""
+    if not len(log_probs) or not len(hypotheses):
+        return np.array([IMPOSSIBLE if len(phones) else 0.0 for phones in hypotheses])
     probabilities = np.exp(log_probs.astype(np.float64))
-    alpha, logs = np.zeros(states.shape), np.zeros(len(lengths))
-    alpha[:, 0] = 1.0
-    entered, skipped, given = np.empty_like(alpha), np.empty_like(skips), np.empty_like(alpha)
-    for frame in range(frames):
-        np.copyto(entered, alpha)
-        entered[:, 1:] += alpha[:, :-1]
-        if frame:  # before the first one there is a state that is no blank yet
-            entered[:, 2:] += np.multiply(alpha[:, :-2], skips, out=skipped)
-        np.multiply(entered, probabilities[frame].take(states, out=given, mode="clip"), out=alpha)
-        if (frame + 1) % _SCALED == 0 or frame + 1 == frames:
-            alpha *= own
-            scale = alpha.max(1)
-            scale[scale == 0.0] = _LEAST
-            logs += np.log(scale)
-            alpha /= scale[:, None]
-    last = np.take_along_axis(alpha, 2 * lengths[:, None], 1)[:, 0]
-    before = np.take_along_axis(alpha, np.maximum(2 * lengths - 1, 0)[:, None], 1)[:, 0] * (lengths > 0)
-    ended: Double = np.log(np.maximum(last + before, _LEAST)) + logs
+    sums, scale = _sums(probabilities, hypotheses)
+    ended: Double = np.log(np.maximum(sums, _LEAST)) + scale
+    if len(hypotheses) > 1:
+        for row in np.flatnonzero(sums < _VANISHED).tolist():  # too far behind the likeliest: by itself, then
+            ended[row] = log_likelihoods(log_probs, [hypotheses[row]])[0]
     return np.maximum(ended, IMPOSSIBLE)
+
+
+def _sums(probabilities: Double, hypotheses: Sequence[Sequence[int]]) -> tuple[Double, float]:
+    """Graves' forward variable after the last frame, over all alignments of each hypothesis [N], and the log of what
+    all are scaled with: what is likeliest is 1 now and then. It is of a beginning whatever follows, so those that begin
+    alike share theirs: a tree of M beginnings, each with one phone more than its parent."""
+    parents, phones, ends = _beginnings(hypotheses)
+    skips = (phones != phones[parents]).astype(np.float64)  # without a blank between: not to the same phone
+    spoken, silent = np.zeros(len(parents)), np.zeros(len(parents))  # ending in its phone, and in a blank after it
+    silent[0], scale = 1.0, 0.0
+    entered, skipped, given = np.empty_like(spoken), np.empty_like(spoken), np.empty_like(spoken)
+    for number, frame in enumerate(probabilities, 1):
+        silent.take(parents, out=entered, mode="clip")
+        spoken.take(parents, out=skipped, mode="clip")
+        skipped *= skips
+        entered += skipped
+        entered += spoken
+        silent += spoken
+        silent *= frame[BLANK]
+        np.multiply(entered, frame.take(phones, out=given, mode="clip"), out=spoken)
+        spoken[0] = 0.0  # of nothing
+        if number % _SCALED == 0 or number == len(probabilities):
+            most = max(float(spoken.max()), float(silent.max()), _LEAST)
+            scale += math.log(most)
+            spoken /= most
+            silent /= most
+    return (spoken + silent)[ends], scale
+
+
+def _beginnings(hypotheses: Sequence[Sequence[int]]) -> tuple[Integers, Integers, Integers]:
+    """The tree of what hypotheses begin with, parents first: of each beginning its parent and its last phone [M], the
+    first being empty; and which of them each hypothesis is [N]."""
+    numbers: dict[tuple[int, int], int] = {}
+    parents, phones, ends = [0], [BLANK], []
+    for sequence in hypotheses:
+        at = 0
+        for phone in sequence:
+            longer = numbers.get((at, phone))
+            if longer is None:
+                longer = numbers[at, phone] = len(parents)
+                parents.append(at)
+                phones.append(phone)
+            at = longer
+        ends.append(at)
+    return np.array(parents), np.array(phones), np.array(ends)
 
 
 def open_graph(

@@ -37,7 +37,8 @@ def main(
         raise ConfigurationError(f"setting: found {setting!r}, expected one of {', '.join(SETTINGS)}")
     with progress() as tell:
         if lists is None:
-            from examples.liu_2020.making import FirstPass, Scale, make_lists
+            from examples.liu_2020.making import Scale, make_lists
+            from examples.liu_2020.passes import FirstPass
 
             scale = Scale(first=FirstPass(most=utterances), test=clients)
             lists = make_lists(data, work, SETTINGS[setting], scale, tell)

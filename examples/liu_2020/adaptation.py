@@ -16,7 +16,7 @@ from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
-from rescoring.marginals import adaptation, interpolated_marginal, nbest_kernel, personal_unigram, pseudo_count
+from rescoring.marginals import adaptation, gaussian_kernel, interpolated_marginal, personal_unigram, pseudo_count
 from server.aggregation.marginals import nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.plans.round import RoundSettings
 from server.privacy.noise import add_noise, released_variance
@@ -64,23 +64,26 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, how
 
 
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
-    """The device after one more utterance, of which nothing but its own n-best list is known (eq. 3 and 4). scores: of
-    the second pass [N]."""
+    """The device after more utterances, of which nothing but their own n-best lists is known (eq. 3 and 4). scores: of
+    the second pass [H]."""
     if how.ranks == "said":
-        assert heard.said is not None
-        found = np.bincount(heard.said, np.ones(len(heard.said)), minlength=len(known.counts))
+        words = np.concatenate([heard.flat[:0], *(said for said in heard.said if said is not None)])
+        worth = np.ones(len(words))
     else:
-        shares = shares_of(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
-        worth = shares[heard.owner] if how.reliability is None else shares[heard.owner] * how.reliability[heard.flat]
-        found = np.bincount(heard.flat, worth, minlength=len(known.counts))
+        words, worth = heard.flat, shares_of(heard, scores, how)[heard.owner]
+        if how.reliability is not None:
+            worth *= how.reliability[words]
+    found = np.bincount(words, worth, minlength=len(known.counts))
     return Personal(known.counts + found, known.pending + found)
 
 
-def shares_of(scores: Array, how: Method) -> Array:
-    """What each hypothesis counts [N], in the list's order: eq. 3's kernel of its rank."""
-    order, shares = np.argsort(-scores, kind="stable"), np.empty(len(scores))
-    shares[order if how.ranks == "second" else slice(None)] = nbest_kernel(len(scores), how.weights.sigma)
-    return shares
+def shares_of(heard: Heard, scores: Array, how: Method) -> Array:
+    """What each hypothesis counts [H]: eq. 3's kernel of its rank."""
+    if how.ranks == "errors":
+        shares = np.zeros(len(scores))
+        shares[heard.best(-heard.errors)] = 1.0
+        return shares
+    return gaussian_kernel(heard.ranks(scores if how.ranks == "second" else None), how.weights.sigma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +160,7 @@ def groups(count: int, rounds: int) -> list[slice]:
 
 def baseline(clients: Sequence[Listener], weights: CombinationWeights) -> Errors:
     """The second pass without marginals, which every table compares with."""
-    return [
-        np.array([heard.errors[heard.total(weights).argmax()] for heard in client.heard], np.int64)
-        for client in clients
-    ]
+    return [client.heard.errors[client.heard.best(client.heard.total(weights))] for client in clients]
 
 
 def simulate(clients: Sequence[Listener], background: Array, how: Method, rounds: int, server: Server | None) -> Errors:
@@ -171,7 +171,7 @@ def simulate(clients: Sequence[Listener], background: Array, how: Method, rounds
     for number in range(rounds + 1):
         for place, client in enumerate(clients):
             numbers = groups(len(client), rounds)[number]
-            errors[place][numbers], known = _take(client.heard[numbers], devices[place], background, global_, how)
+            errors[place][numbers], known = _take(client.heard.part(numbers), devices[place], background, global_, how)
             devices[place] = known
         if server is not None and number < rounds:
             global_ = server.publish(devices)
@@ -180,15 +180,14 @@ def simulate(clients: Sequence[Listener], background: Array, how: Method, rounds
 
 
 def _take(
-    said: Sequence[Heard], known: Personal, background: Array, global_: Array | None, how: Method
+    said: Heard, known: Personal, background: Array, global_: Array | None, how: Method
 ) -> tuple[list[int], Personal]:
-    """Rescore, then learn, one utterance after the other: the errors of what was chosen, which the device never sees,
-    and what it knows then."""
-    adapted, errors = adaptation_of(known, background, global_, how), []
-    for heard in said:
-        if how.renewed == "utterance":
-            adapted = adaptation_of(known, background, global_, how)
-        scores = heard.total(how.weights, heard.personal(adapted))
-        errors.append(int(heard.errors[scores.argmax()]))
+    """Rescore, then learn, one utterance after the other, or where nothing is renewed between them all at once: the
+    errors of what was chosen, which the device never sees, and what it knows then."""
+    apart = how.renewed == "utterance"
+    errors: list[int] = []
+    for heard in (said.part(slice(number, number + 1)) for number in range(len(said))) if apart else [said]:
+        scores = heard.total(how.weights, heard.personal(adaptation_of(known, background, global_, how)))
+        errors += heard.errors[heard.best(scores)].tolist()
         known = learn(known, heard, scores, how)
     return errors, known

@@ -5,7 +5,7 @@ there for yardsticks alone: nothing else of it can come into a simulation but by
 the lists in ``development/`` and ``test/``, those of general speech in ``general/``, ``words.txt`` and
 ``background.safetensors`` of the bundle, and ``about.json``, on how the lists came about.
 
-N: hypotheses of an utterance; U: utterances of a client; n: words on the list."""
+N: hypotheses of an utterance; n: words on the list."""
 
 import gzip
 import json
@@ -93,12 +93,13 @@ def _read(path: Path) -> list[NBest]:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One utterance as a device has it after its first pass. ids: word ids of each hypothesis, 0 for unlisted words.
-    acoustic, neural, ngram: scores [N], nats. words, unlisted: counts [N]. flat, owner: all word ids after one another,
-    and the hypothesis that each is of. errors: word errors of each hypothesis, for whoever judges; no device sees
-    them, nor ``said``, the ids of what was said where that is known."""
+    """Utterances as a device has them after its first pass, the lists of all one after the other. U: utterances; H:
+    hypotheses; W: words of all hypotheses. first: where each list begins, and where the last one ends [U + 1].
+    acoustic, neural, ngram: scores [H], nats. words, unlisted: counts [H]. flat: word ids [W], 0 for unlisted words.
+    owner: the hypothesis that each is of [W]. errors: word errors [H], for whoever judges; no device sees them, nor
+    ``said``, the ids of what was said in each utterance, where that is known."""
 
-    ids: tuple[tuple[int, ...], ...]
+    first: NDArray[np.int64]
     acoustic: Array
     neural: Array
     ngram: Array
@@ -107,15 +108,33 @@ class Heard:
     flat: NDArray[np.int64]
     owner: NDArray[np.int64]
     errors: NDArray[np.int64]
-    said: NDArray[np.int64] | None = None
+    said: tuple[NDArray[np.int64] | None, ...]
+
+    def __len__(self) -> int:
+        return len(self.said)
+
+    def part(self, numbers: slice) -> Self:
+        """Some utterances one after the other."""
+        start, stop, _ = numbers.indices(len(self))
+        begin, end = int(self.first[start]), int(self.first[stop])
+        words = slice(*np.searchsorted(self.owner, (begin, end)).tolist())
+        held = ("acoustic", "neural", "ngram", "words", "unlisted", "errors")
+        return replace(
+            self,
+            first=self.first[start : stop + 1] - begin,
+            flat=self.flat[words],
+            owner=self.owner[words] - begin,
+            said=self.said[start:stop],
+            **{name: getattr(self, name)[begin:end] for name in held},
+        )
 
     def personal(self, factors: Array) -> Array:
-        """What eq. 1 of Liu & Peng 2020 adds to each hypothesis [N]: the sum of its words' factors. factors: [n],
+        """What eq. 1 of Liu & Peng 2020 adds to each hypothesis [H]: the sum of its words' factors. factors: [n],
         nats."""
-        return np.bincount(self.owner, factors[self.flat], minlength=len(self.ids)).astype(np.float64)
+        return np.bincount(self.owner, factors[self.flat], minlength=len(self.acoustic)).astype(np.float64)
 
     def total(self, weights: CombinationWeights, personal: Array | float = 0.0) -> Array:
-        """Scores of the second pass [N]. personal: beside the neural score, nats."""
+        """Scores of the second pass [H]. personal: beside the neural score, nats."""
         scores = combine(
             weights,
             acoustic=self.acoustic,
@@ -127,6 +146,23 @@ class Heard:
         )
         return np.asarray(scores, np.float64)
 
+    def best(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """The hypothesis of each utterance with the highest value, the first of equal ones [U]. values: [H]."""
+        begins = self.first[:-1]
+        highest = np.flatnonzero(values == np.repeat(np.maximum.reduceat(values, begins), np.diff(self.first)))
+        return highest[np.searchsorted(highest, begins)]
+
+    def ranks(self, scores: Array | None = None) -> NDArray[np.int64]:
+        """The place of each hypothesis in its list, 1 for the best [H]. scores: by which the lists are ordered [H];
+        otherwise as they are."""
+        sizes = np.diff(self.first)
+        places = np.arange(1, len(self.acoustic) + 1) - np.repeat(self.first[:-1], sizes)
+        if scores is None:
+            return places
+        found = np.empty_like(places)
+        found[np.lexsort((-scores, np.repeat(np.arange(len(sizes)), sizes)))] = places
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -134,7 +170,7 @@ class Listener:
     where [U]."""
 
     name: str
-    heard: tuple[Heard, ...]
+    heard: Heard
     said: NDArray[np.int64]
     meetings: tuple[str, ...]
 
@@ -147,7 +183,7 @@ def listeners(clients: Iterable[Client], words: WordList) -> list[Listener]:
     return [
         Listener(
             client.name,
-            tuple(_heard(nbest, words, client.name) for nbest in client.utterances),
+            _heard(client, words),
             np.array([nbest.words for nbest in client.utterances], np.int64),
             tuple(nbest.meeting or client.name for nbest in client.utterances),
         )
@@ -155,21 +191,27 @@ def listeners(clients: Iterable[Client], words: WordList) -> list[Listener]:
     ]
 
 
-def _heard(nbest: NBest, words: WordList, name: str) -> Heard:
-    if nbest.neural is None or nbest.ngram is None:
-        raise DataError(f"{name}: n-best lists without scores of language models; run the second pass")
-    ids = tuple(tuple(words.ids(text)) for text in nbest.texts)
+def _heard(client: Client, words: WordList) -> Heard:
+    utterances = client.utterances
+    if any(nbest.neural is None or nbest.ngram is None for nbest in utterances):
+        raise DataError(f"{client.name}: n-best lists without scores of language models; run the second pass")
+    ids = [words.ids(text) for nbest in utterances for text in nbest.texts]
+    counts = np.array([len(row) for row in ids])
+
+    def together(name: str, kind: type) -> NDArray[Any]:
+        return np.array([value for nbest in utterances for value in getattr(nbest, name)], kind)
+
     return Heard(
-        ids=ids,
-        acoustic=np.array(nbest.acoustic),
-        neural=np.array(nbest.neural),
-        ngram=np.array(nbest.ngram),
-        words=np.array([len(row) for row in ids], np.float64),
+        first=np.cumsum([0, *(len(nbest.texts) for nbest in utterances)]),
+        acoustic=together("acoustic", np.float64),
+        neural=together("neural", np.float64),
+        ngram=together("ngram", np.float64),
+        words=counts.astype(np.float64),
         unlisted=np.array([row.count(0) for row in ids], np.float64),
         flat=np.array([word for row in ids for word in row], np.int64),
-        owner=np.repeat(np.arange(len(ids)), [len(row) for row in ids]),
-        errors=np.array(nbest.errors, np.int64),
-        said=None if nbest.said is None else np.array(words.ids(nbest.said), np.int64),
+        owner=np.repeat(np.arange(len(ids)), counts),
+        errors=together("errors", np.int64),
+        said=tuple(None if nbest.said is None else np.array(words.ids(nbest.said), np.int64) for nbest in utterances),
     )
 
 
@@ -205,8 +247,8 @@ def over_heard(
     """The same clients, u, and how they are heard, over the words of their lists alone: all others join the bucket of
     the unlisted, which has no factor, so that nothing is rescored otherwise, and faster. Not where noise falls on every
     listed word."""
-    said = [heard.said for client in clients for heard in client.heard if heard.said is not None]
-    kept = np.unique(np.concatenate([[0], *(heard.flat for client in clients for heard in client.heard), *said]))
+    said = [words for client in clients for words in client.heard.said if words is not None]
+    kept = np.unique(np.concatenate([[0], *(client.heard.flat for client in clients), *said]))
     numbers = np.zeros(len(background), np.int64)
     numbers[kept] = np.arange(len(kept))
 
@@ -216,12 +258,10 @@ def over_heard(
         return found
 
     def renumbered(heard: Heard) -> Heard:
-        ids = tuple(tuple(numbers[list(row)].tolist()) for row in heard.ids)
-        return replace(
-            heard, ids=ids, flat=numbers[heard.flat], said=None if heard.said is None else numbers[heard.said]
-        )
+        said = tuple(None if words is None else numbers[words] for words in heard.said)
+        return replace(heard, flat=numbers[heard.flat], said=said)
 
-    fewer = [replace(client, heard=tuple(map(renumbered, client.heard))) for client in clients]
+    fewer = [replace(client, heard=renumbered(client.heard)) for client in clients]
     known = None if hearing is None else Hearing(together(hearing.heard), together(hearing.said))
     return fewer, together(background), known
 

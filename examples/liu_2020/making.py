@@ -16,11 +16,7 @@ import numpy as np
 
 from device_sdk.bundle import Bundle
 from device_sdk.commands.output import write_file
-from device_sdk.decoding import DecodingSettings, Recognizer
-from device_sdk.errors import DataError
 from device_sdk.features.logmel import logmel
-from device_sdk.personalization.rescorer import Rescorer
-from examples.liu_2020.lists import Client, NBest, read_clients, write_client
 from examples.liu_2020.meetings import (
     LONGEST,
     MEETINGS,
@@ -36,11 +32,10 @@ from examples.liu_2020.meetings import (
     utterances,
     waveform,
 )
+from examples.liu_2020.passes import FirstPass, recognize
 from examples.rao_2023.base import further_recipe, spoken_by
 from examples.rao_2023.domains import Stage
 from export.bundles import bundle_run
-from rescoring.combination import CombinationWeights
-from server.lab.evaluation.scores import word_errors
 from server.lab.simulation.progress import Tell
 from server.lab.training.background import TextSources, run_language_model, run_ngram, run_words
 from server.lab.training.data import Example
@@ -163,77 +158,6 @@ def _text(text: Sequence[str], setting: Scenario, held: Mapping[Stage, Iterable[
 
 
 @dataclass(frozen=True, slots=True)
-class FirstPass:
-    """most: utterances of a client at a meeting, from its beginning (None: as the setting has it). decoding: beam and
-    list."""
-
-    most: int | None = None
-    decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=64, nbest=64, threshold=8.0))
-
-
-def recognize(name: str, talk: Talk, stage: Stage, recognizer: Recognizer, setting: Scenario, most: int) -> Client:
-    """The n-best lists of a client's first utterances at each meeting, said by voices of the stage."""
-    found, persons = [], cast(talk, stage)
-    for meeting in talk:
-        for number, said in enumerate(utterances(meeting, setting.shortest)[:most]):
-            nbest = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
-            found.append(
-                NBest(
-                    speaker=said.speaker,
-                    texts=tuple(hypothesis.text for hypothesis in nbest),
-                    acoustic=_rounded(hypothesis.scores.acoustic for hypothesis in nbest),
-                    errors=tuple(word_errors(said.text, hypothesis.text) for hypothesis in nbest),
-                    words=len(said.text.split()),
-                    meeting=meeting.name,
-                    said=said.text,
-                )
-            )
-    return Client(name, tuple(found))
-
-
-def _rounded(values: Iterable[float]) -> tuple[float, ...]:
-    """A thousandth of a nat is far below what decides between hypotheses, and keeps files small."""
-    return tuple(round(float(value), 3) for value in values)
-
-
-def decode(
-    talks: Mapping[str, Talk],
-    stage: Stage,
-    bundle: Bundle,
-    folder: Path,
-    setting: Scenario,
-    first: FirstPass,
-    tell: Callable[[int, int], None],
-) -> None:
-    """Write the lists of every client to ``folder``, but for those that are there."""
-    missing = [name for name in talks if not (folder / f"{name}.jsonl.gz").exists()]
-    recognizer = Recognizer(bundle, first.decoding)
-    for number, name in enumerate(missing):
-        tell(number, len(missing))
-        write_client(folder, recognize(name, talks[name], stage, recognizer, setting, first.most or setting.most))
-    tell(len(missing), len(missing))
-
-
-def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Callable[[int, int], None]) -> None:
-    """Write the clients' lists with the scores of the bundle's language models to ``scored``, but for those there.
-    Raises DataError where the bundle lacks a model, or kenlm is not installed."""
-    rescorer = Rescorer(bundle, CombinationWeights())  # in which both have a share
-    for number, name in enumerate(names):
-        if not (scored / f"{name}.jsonl.gz").exists():
-            neural, ngram = rescorer.neural, rescorer.ngram
-            if neural is None or ngram is None:
-                raise DataError(f"{bundle.path}: expected a neural language model and an n-gram, with kenlm installed")
-            (client,) = read_clients(lists, [name])
-            utterances = []
-            for nbest in client.utterances:
-                ids = [bundle.words.ids(text) for text in nbest.texts]
-                first, second = (_rounded(values.sum() for values in model(ids)) for model in (neural, ngram))
-                utterances.append(replace(nbest, neural=first, ngram=second))
-            write_client(scored, replace(client, utterances=tuple(utterances)))
-        tell(number + 1, len(names))
-
-
-@dataclass(frozen=True, slots=True)
 class Scale:
     """How large everything is. development, test: clients that are recognized; None for all. general: utterances by
     which it is known how the recognizer hears."""
@@ -283,12 +207,12 @@ def make_lists(
     for file in ("words.txt", "background.safetensors"):
         shutil.copyfile(bundle.file(file), cache / file)
     for stage, talks in said.items():
-        first = work / name / "first_pass" / stage
-        decode(talks, stage, bundle, first, setting, scale.first, partial(tell, f"first pass, {stage}"))
-        score(bundle, first, cache / stage, list(talks), partial(tell, f"second pass, {stage}"))
-    heard, whole = models / "general_speech", replace(scale.first, most=scale.general)
-    told = partial(tell, "first pass, general speech")
-    decode(general_talks(text, scale.general), "development", bundle, heard, setting, whole, told)
+        told = partial(tell, f"both passes, {stage}")
+        recognize(talks, stage, bundle.path, cache / stage, setting, scale.first, told)
+    heard, told = models / "general_speech", partial(tell, "first pass, general speech")
+    whole = replace(scale.first, most=scale.general)
+    general = general_talks(text, scale.general)
+    recognize(general, "development", bundle.path, heard, setting, whole, told, scored=False)
     shutil.copytree(heard, cache / "general", dirs_exist_ok=True)
     write_file(cache / "about.json", json.dumps({"perplexity": perplexity}, indent=2) + "\n")
     return cache

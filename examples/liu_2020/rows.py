@@ -55,19 +55,25 @@ def tuned_marginals(
     tell: Step = lambda *_: None,
     alone: bool = False,
 ) -> CombinationWeights:
-    """The method's weights, chosen together at T = ``rounds``: a first grid of lambda by what it multiplies, the
-    language models' weight, and the words' bonus that goes with it, around where they are; then lambda by ``axes``.
-    alone: without a server."""
+    """The method's weights, chosen together at T = ``rounds``: a grid of lambda by what it multiplies, the language
+    models' weight, and the words' bonus that goes with it, around where they are; then one of lambda by ``axes``; and
+    again both, as long as the choice moves. alone: without a server."""
 
     def errors_of(tried: CombinationWeights) -> int:
         return adaptation_errors(clients, background, replace(how, weights=tried), rounds, alone)
 
-    start = how.weights
-    first = {"marginal": axes["marginal"], **{name: _around(SCALES[name], getattr(start, name)) for name in _TOGETHER}}
-    chosen = best(first, start, errors_of, tell)
-    return best({**axes, "marginal": _around(axes["marginal"], chosen.marginal)}, chosen, errors_of, tell)
+    chosen, before = how.weights, None
+    for _ in range(_TURNS):
+        around = {name: _around(SCALES[name], getattr(chosen, name)) for name in _TOGETHER}
+        chosen = best({"marginal": axes["marginal"], **around}, chosen, errors_of, tell)
+        chosen = best({**axes, "marginal": _around(axes["marginal"], chosen.marginal)}, chosen, errors_of, tell)
+        if chosen == before:
+            break
+        before = chosen
+    return chosen
 
 
+_TURNS = 4
 _TOGETHER = ("language_model", "word_bonus")
 
 
@@ -201,20 +207,22 @@ def extend(
     hearing: Hearing | None = None,
 ) -> tuple[dict[str, Method], dict[str, int]]:
     """Choose the weights of what goes beyond the paper and of its yardsticks, each on its own. alone: without a server,
-    where the paper's own personal part is the first of them. Returns the methods by name, in the order of the table,
-    and their errors on development meetings."""
+    where the paper's own personal part is one of them, whose weights also serve where it follows each utterance.
+    Returns the methods by name, in the order of the table, and their errors on development meetings."""
     axes = {**axes, "beta": [beta for beta in axes["beta"] if beta + start.alpha <= 1.0]}
     own = Method(start if hearing is None else replace(start, sigma=BANDWIDTH))
     methods = {FOLLOWING: own, YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
     if alone:
-        methods = {PERSONAL: own, **methods}
-        methods |= {name: replace(methods[name], renewed="round") for name in (PERSONAL, YARDSTICK, TRUTH)}
+        methods = {name: replace(how, renewed="round") for name, how in {PERSONAL: own, **methods}.items()}
     if hearing is not None:
         methods = {AS_HEARD: Method(start, renewed="round" if alone else "utterance"), **methods}
-    if any(heard.said is None for client in clients for heard in client.heard):
+    if any(words is None for client in clients for words in client.heard.said):
         del methods[TRUTH]
     for name, how in methods.items():
         known = hearing if name in (PERSONAL, FOLLOWING) else None
+        if alone and name == FOLLOWING:
+            methods[name] = replace(methods[PERSONAL], renewed="utterance")
+            continue
         methods[name] = tuned_method(clients, background, how, rounds, axes, partial(tell, name), alone, known)
     errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
     return methods, errors

@@ -1,17 +1,17 @@
 """The experiment's document, its tables, and which of the paper's findings hold: pure functions over finished rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 from examples import runner
 from examples.liu_2020.adaptation import Method
-from examples.liu_2020.lists import Cached, Listener, over_heard
+from examples.liu_2020.lists import Cached, Heard, Listener, over_heard
 from examples.liu_2020.rows import (
     BASELINE,
     EXACT,
@@ -46,6 +46,12 @@ _REFERENCE = {"4": EXACT, "4 private": EXACT, "4 global": GLOBAL}
 """Rows that a table's others are compared with, besides the second pass without marginals."""
 
 
+_FIRST_PASS: Mapping[str, Callable[[Heard], NDArray[np.int64]]] = {
+    "wer": lambda heard: heard.errors[heard.first[:-1]],
+    "oracle": lambda heard: heard.errors[heard.best(-heard.errors)],
+}
+
+
 def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
     """Word error of every row with paired bootstrap intervals over test meetings, which are resampled whole. rounds: T
     of all tables but the second."""
@@ -66,8 +72,7 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
         "about": dict(cached.about),
         "first_pass": {
             stage: {
-                name: _rate([np.array([pick(heard.errors) for heard in client.heard]) for client in clients], clients)
-                for name, pick in (("wer", itemgetter(0)), ("oracle", np.min))
+                name: _rate([pick(client.heard) for client in clients], clients) for name, pick in _FIRST_PASS.items()
             }
             for stage, clients in stages.items()
         },

@@ -62,6 +62,17 @@ def test_torch_says_the_same(texts: list[list[int]], frames: int) -> None:
     np.testing.assert_allclose(log_likelihoods(scores, texts), expected, atol=1e-6)
 
 
+@given(
+    st.lists(st.lists(st.integers(1, 3), max_size=40), min_size=2, max_size=6), st.integers(1, 90), st.integers(1, 40)
+)
+def test_the_others_change_nothing(texts: list[list[int]], frames: int, sharpness: int) -> None:
+    """However far one lies behind another, and whatever beginnings they share."""
+    drawn = sharpness * log_probs(frames, 4, seed=frames)
+    scores = (drawn - np.logaddexp.reduce(drawn, axis=1, keepdims=True)).astype(np.float32)
+    alone = [log_likelihoods(scores, [text])[0] for text in texts]
+    np.testing.assert_allclose(log_likelihoods(scores, texts), alone, rtol=1e-9, atol=1e-9)
+
+
 def test_what_cannot_be_is_finite() -> None:
     scores = log_probs(2)
     found = log_likelihoods(scores, [(1, 2), (1, 1), (1, 2, 1, 2)])

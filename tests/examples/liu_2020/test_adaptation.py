@@ -1,6 +1,7 @@
 """Algorithm 1: groups, what may be known when, what the server publishes; the devices' own code is the reference."""
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from examples.liu_2020.adaptation import (
     learn,
     simulate,
 )
-from examples.liu_2020.lists import BANDWIDTH, Hearing, Listener, listeners, over_heard
+from examples.liu_2020.lists import BANDWIDTH, Client, Hearing, listeners, over_heard
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
 from tests.examples.liu_2020.test_lists import WORDS, background, client
@@ -56,12 +57,10 @@ def test_the_order_of_clients_does_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_the_future_changes_nothing_before_it(name: str) -> None:
     """The second half of every client is other speech; the first half must not notice."""
-    others = listeners([client(f"B{number}a", number + 50) for number in range(4)], WORDS)
     half = len(CLIENTS[0]) // 2
-    mixed = [
-        Listener(one.name, (*one.heard[:half], *other.heard[half:]), one.said, one.meetings)
-        for one, other in zip(CLIENTS, others, strict=True)
-    ]
+    raw = [(client(f"A{number}a", number), client(f"B{number}a", number + 50)) for number in range(4)]
+    both = [Client(one.name, (*one.utterances[:half], *other.utterances[half:])) for one, other in raw]
+    mixed = listeners(both, WORDS)
     known, changed = (simulate(clients, BACKGROUND, METHODS[name], 3, EXACT) for clients in (CLIENTS, mixed))
     assert all((a[:half] == b[:half]).all() for a, b in zip(known, changed, strict=True))
     assert any((a[half:] != b[half:]).any() for a, b in zip(known, changed, strict=True))
@@ -194,12 +193,12 @@ def test_better_counts_make_fewer_errors(alone: bool) -> None:
 
 
 def test_a_word_counts_by_how_reliable_it_is() -> None:
-    heard = CLIENTS[0].heard[0]
+    heard = CLIENTS[0].heard.part(slice(0, 1))
     word = int(heard.flat[0])
     worth = np.ones(len(BACKGROUND))
     worth[word] = 0.25
     as_heard, known = (
-        learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.ids)), Method(PAPER, reliability=each)).counts
+        learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.acoustic)), Method(PAPER, reliability=each)).counts
         for each in (None, worth)
     )
     assert known[word] == pytest.approx(as_heard[word] / 4) and as_heard[word] > 0
@@ -207,7 +206,7 @@ def test_a_word_counts_by_how_reliable_it_is() -> None:
 
 
 def test_what_is_known_of_the_recognizer_chooses_how_much_it_is_believed() -> None:
-    heard = np.bincount(np.concatenate([h.flat for one in TWO for h in one.heard]), minlength=len(BACKGROUND))
+    heard = np.bincount(np.concatenate([one.heard.flat for one in TWO]), minlength=len(BACKGROUND))
     hearing = Hearing(heard.astype(np.float64), BACKGROUND * heard.sum())
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0)
     axes = {**SMALL, "marginal": (0.5, 1.0, 2.0), "beta": (0.25, 0.5, 0.8)}
@@ -221,6 +220,25 @@ def test_what_is_known_of_the_recognizer_chooses_how_much_it_is_believed() -> No
 
 def test_what_was_said_counts_once_a_word() -> None:
     said = np.array([1, 2, 2], np.int64)
-    heard = replace(CLIENTS[0].heard[0], said=said)
-    known = learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.ids)), Method(PAPER, ranks="said"))
+    heard = replace(CLIENTS[0].heard.part(slice(0, 1)), said=(said,))
+    known = learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.acoustic)), Method(PAPER, ranks="said"))
     assert known.counts[:4].tolist() == [0.0, 1.0, 2.0, 0.0] and known.counts.sum() == 3.0
+
+
+@pytest.mark.parametrize("ranks", ["first", "second", "errors", "said"])
+def test_a_round_at_once_is_learned_as_its_utterances_are(ranks: Literal["first", "second", "errors", "said"]) -> None:
+    heard, how = CLIENTS[0].heard, Method(PAPER, ranks=ranks)
+    heard = replace(heard, said=tuple(np.array([number % 3, 4]) for number in range(len(heard))))
+    scores = np.random.default_rng(0).integers(0, 3, len(heard.acoustic)).astype(np.float64)  # some are equal
+    one_by_one, begin_at = begin(len(BACKGROUND)), 0
+    for number in range(len(heard)):
+        one = heard.part(slice(number, number + 1))
+        own = scores[begin_at : begin_at + len(one.acoustic)]
+        assert one.best(own).tolist() == [int(own.argmax())]
+        assert one.ranks(own).tolist() == (np.argsort(np.argsort(-own, kind="stable")) + 1).tolist()
+        one_by_one, begin_at = learn(one_by_one, one, own, how), begin_at + len(one.acoustic)
+    at_once = learn(begin(len(BACKGROUND)), heard, scores, how)
+    assert at_once.counts == pytest.approx(one_by_one.counts, abs=1e-9) and at_once.counts.sum() > 0
+    nothing = heard.part(slice(3, 3))
+    assert len(nothing) == 0 == len(nothing.best(nothing.acoustic))
+    assert learn(at_once, nothing, nothing.acoustic, how).counts == pytest.approx(at_once.counts)
