@@ -4,10 +4,11 @@ The equations and the extensions are :mod:`rescoring`'s own; what else a device 
 thousand utterances takes minutes. A test compares the two. A client's utterances lie in T + 1 groups in the order of
 time; those of round t are rescored with what the server published after round t - 1. All clients take part."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,29 +166,56 @@ def baseline(clients: Sequence[Listener], weights: CombinationWeights) -> Errors
 
 def simulate(clients: Sequence[Listener], background: Array, how: Method, rounds: int, server: Server | None) -> Errors:
     """T = ``rounds`` rounds. server: None for devices on their own, whose global distribution is the background."""
+    return _by_rounds(clients, background, rounds, server, partial(_take, background, how))
+
+
+def additions(
+    clients: Sequence[Listener], background: Array, how: Method, rounds: int, server: Server | None
+) -> list[Array]:
+    """What eq. 1 adds to each hypothesis of every client [H] in T = ``rounds`` rounds at lambda 1, where the personal
+    part is renewed once a round, and counts go by anything but the second pass: then no other weight of the second pass
+    changes it."""
+    once = replace(how, renewed="round", weights=replace(how.weights, marginal=1.0))
+    return _by_rounds(clients, background, rounds, server, partial(_add, background, once))
+
+
+Take = Callable[[Heard, Personal, Array | None], tuple[NDArray[Any], Personal]]
+"""What a device does with the utterances of a round, given what it knows and what the server published: a value of each
+utterance or hypothesis, and what it knows then."""
+
+
+def _by_rounds(
+    clients: Sequence[Listener], background: Array, rounds: int, server: Server | None, take: Take
+) -> list[NDArray[Any]]:
+    """Every client's values, in the order of time."""
     devices = [begin(len(background)) for _ in clients]
-    errors = [np.zeros(len(client), np.int64) for client in clients]
+    found: list[list[NDArray[Any]]] = [[] for _ in clients]
     global_: Array | None = None
     for number in range(rounds + 1):
         for place, client in enumerate(clients):
-            numbers = groups(len(client), rounds)[number]
-            errors[place][numbers], known = _take(client.heard.part(numbers), devices[place], background, global_, how)
-            devices[place] = known
+            said = client.heard.part(groups(len(client), rounds)[number])
+            values, devices[place] = take(said, devices[place], global_)
+            found[place].append(values)
         if server is not None and number < rounds:
             global_ = server.publish(devices)
         devices = [replace(known, pending=np.zeros_like(known.pending)) for known in devices]  # they have reported
-    return errors
+    return [np.concatenate(values) for values in found]
+
+
+def _add(background: Array, how: Method, said: Heard, known: Personal, global_: Array | None) -> tuple[Array, Personal]:
+    added = said.personal(adaptation_of(known, background, global_, how))
+    return added, learn(known, said, said.acoustic, how)
 
 
 def _take(
-    said: Heard, known: Personal, background: Array, global_: Array | None, how: Method
-) -> tuple[list[int], Personal]:
+    background: Array, how: Method, said: Heard, known: Personal, global_: Array | None
+) -> tuple[NDArray[np.int64], Personal]:
     """Rescore, then learn, one utterance after the other, or where nothing is renewed between them all at once: the
     errors of what was chosen, which the device never sees, and what it knows then."""
     apart = how.renewed == "utterance"
-    errors: list[int] = []
+    errors = [said.errors[:0]]
     for heard in (said.part(slice(number, number + 1)) for number in range(len(said))) if apart else [said]:
         scores = heard.total(how.weights, heard.personal(adaptation_of(known, background, global_, how)))
-        errors += heard.errors[heard.best(scores)].tolist()
+        errors.append(heard.errors[heard.best(scores)])
         known = learn(known, heard, scores, how)
-    return errors, known
+    return np.concatenate(errors), known

@@ -170,9 +170,11 @@ class Scale:
 
 
 def general_talks(sentences: Sequence[str], count: int, each: int = 500) -> dict[str, Talk]:
-    """``count`` of the sentences that base models learn from, drawn at random, and said by twelve people: by these it
-    is known how the recognizer hears. No meeting is among them that anybody is tested on."""
-    drawn = np.random.default_rng(count).permutation(len(sentences))[:count]
+    """``count`` of the sentences that base models learn from, drawn at random, all of them before one comes again, and
+    said by twelve people: by these it is known how the recognizer hears. No meeting is among them that anybody is
+    tested on."""
+    generator, size = np.random.default_rng(count), len(sentences)
+    drawn = [index for _ in range(0, count, size) for index in generator.permutation(size).tolist()][:count]
     turns = [Turn(f"S{place % 12}", sentences[index]) for place, index in enumerate(drawn)]
     parts = (tuple(turns[first : first + each]) for first in range(0, len(turns), each))
     return {f"General{number:02d}": (Meeting(f"General{number:02d}", part),) for number, part in enumerate(parts)}

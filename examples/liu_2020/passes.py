@@ -27,7 +27,7 @@ class FirstPass:
     list."""
 
     most: int | None = None
-    decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=32, nbest=32, threshold=8.0))
+    decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=64, nbest=64, threshold=8.0))
 
 
 def recognize(

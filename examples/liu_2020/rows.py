@@ -4,16 +4,17 @@ All settings are chosen on development meetings: the second pass' weights first,
 second pass' weights together, anew for every method, each at the point of a grid with the fewest word errors, averaged
 with its neighbours', so that no lucky point wins."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.wire.messages import MarginalPlan
-from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, baseline, simulate
+from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, additions, baseline, simulate
 from examples.liu_2020.lists import BANDWIDTH, Hearing, Listener
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
@@ -31,10 +32,12 @@ SCALES: Axes = {
 }
 """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
 MARGINALS: Axes = {
-    "marginal": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
-    "smoothing": (1.0, 5.0, 20.0, 100.0, 500.0, 2_000.0, 10_000.0, 50_000.0, 200_000.0),
+    "marginal": (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6),
+    "smoothing": (1.0, 3.0, 10.0, 30.0, 1e2, 3e2, 1e3, 3e3, 1e4, 3e4, 1e5),
 }
-"""Lambda counts by the language models' weight, which may be small: it has to reach far."""
+"""Lambda here times the language models' weight, by which it counts, so that the one is chosen whatever the other. Beta
+stays: with the smoothing it says one thing, how far a user's own past is believed. More pseudo-words than a user ever
+says would make eq. 1 a sum of what was said, and lambda as large as anybody likes."""
 PSEUDO = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Of :func:`rescoring.marginals.reliability`."""
 
@@ -55,32 +58,43 @@ def tuned_marginals(
     tell: Step = lambda *_: None,
     alone: bool = False,
 ) -> CombinationWeights:
-    """The method's weights, chosen together at T = ``rounds``: a grid of lambda by what it multiplies, the language
-    models' weight, and the words' bonus that goes with it, around where they are; then one of lambda by ``axes``; and
-    again both, as long as the choice moves. alone: without a server."""
+    """The method's weights, chosen together at T = ``rounds``: lambda and the smoothing by ``axes``, and around where
+    they are the language models' weight and the words' bonus; once more around the choice. As if the personal part were
+    renewed once a round, for which a grid takes seconds. alone: without a server."""
+
+    @lru_cache(maxsize=1)
+    def added(smoothing: float) -> list[Array]:
+        tried = replace(how, weights=replace(how.weights, smoothing=smoothing))
+        return additions(clients, background, tried, rounds, None if alone else Exact(background, smoothing))
 
     def errors_of(tried: CombinationWeights) -> int:
-        return adaptation_errors(clients, background, replace(how, weights=tried), rounds, alone)
+        strength = by_itself(tried).marginal
+        totals = zip(clients, added(tried.smoothing), strict=True)
+        scores = ((client.heard, client.heard.total(tried, strength * own)) for client, own in totals)
+        return _sum(heard.errors[heard.best(values)] for heard, values in scores)
 
-    chosen, before = how.weights, None
-    for _ in range(_TURNS):
-        around = {name: _around(SCALES[name], getattr(chosen, name)) for name in _TOGETHER}
-        chosen = best({"marginal": axes["marginal"], **around}, chosen, errors_of, tell)
-        chosen = best({**axes, "marginal": _around(axes["marginal"], chosen.marginal)}, chosen, errors_of, tell)
-        if chosen == before:
-            break
-        before = chosen
-    return chosen
+    chosen = how.weights
+    for _ in range(2):
+        around = {name: _around(SCALES[name], getattr(chosen, name)) for name in ("language_model", "word_bonus")}
+        by = {
+            "smoothing": axes["smoothing"],
+            "marginal": axes["marginal"],
+            **around,
+        }  # smoothing, which takes long, first
+        chosen = best(by, chosen, errors_of, tell)
+    return by_itself(chosen)
 
 
-_TURNS = 4
-_TOGETHER = ("language_model", "word_bonus")
+def by_itself(weights: CombinationWeights) -> CombinationWeights:
+    """Lambda as it is, from what it comes to with the language models' weight."""
+    return replace(weights, marginal=weights.marginal / weights.language_model)
 
 
 def edges(axes: Axes, weights: CombinationWeights) -> list[str]:
     """The weights that lie at an end of their axis which others could lie beyond: the grid is too small."""
-    ends = {name: {max(values), min(values)} - {0.0} for name, values in axes.items() if name != "beta"}
-    return [name for name, values in ends.items() if getattr(weights, name) in values]
+    found = weights.to_mapping() | {"marginal": weights.marginal * weights.language_model}
+    ends = {name: {max(values), min(values)} - {0.0} for name, values in axes.items()}
+    return [name for name, values in ends.items() if any(math.isclose(found[name], end) for end in values)]
 
 
 def _around(values: Sequence[float], value: float) -> Sequence[float]:
@@ -97,7 +111,7 @@ def adaptation_errors(
     return _sum(simulate(clients, background, how, rounds, server))
 
 
-def _sum(errors: Sequence[Any]) -> int:
+def _sum(errors: Iterable[Any]) -> int:
     return sum(int(found.sum()) for found in errors)
 
 
@@ -193,8 +207,6 @@ YARDSTICK = "yardstick: best entries are known"
 TRUTH = "yardstick: what was said is known"
 """Counts of the entries with the fewest errors, and of the true words: what better counts could be worth at most."""
 
-AGAIN: Axes = {**MARGINALS, "beta": (0.1, 0.25, 0.4, 0.6, 0.8, 0.95)}
-
 
 def extend(
     clients: Sequence[Listener],
@@ -202,27 +214,24 @@ def extend(
     start: CombinationWeights,
     rounds: int,
     tell: Tell = lambda *_: None,
-    axes: Axes = AGAIN,
+    axes: Axes = MARGINALS,
     alone: bool = False,
     hearing: Hearing | None = None,
 ) -> tuple[dict[str, Method], dict[str, int]]:
     """Choose the weights of what goes beyond the paper and of its yardsticks, each on its own. alone: without a server,
-    where the paper's own personal part is one of them, whose weights also serve where it follows each utterance.
-    Returns the methods by name, in the order of the table, and their errors on development meetings."""
-    axes = {**axes, "beta": [beta for beta in axes["beta"] if beta + start.alpha <= 1.0]}
+    where the paper's own personal part is one of them. Returns the methods by name, in the order of the table, and
+    their errors on development meetings."""
     own = Method(start if hearing is None else replace(start, sigma=BANDWIDTH))
     methods = {FOLLOWING: own, YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
     if alone:
-        methods = {name: replace(how, renewed="round") for name, how in {PERSONAL: own, **methods}.items()}
+        methods = {name: replace(how, renewed="round") for name, how in methods.items() if name != FOLLOWING}
+        methods = {PERSONAL: replace(own, renewed="round"), FOLLOWING: own, **methods}
     if hearing is not None:
         methods = {AS_HEARD: Method(start, renewed="round" if alone else "utterance"), **methods}
     if any(words is None for client in clients for words in client.heard.said):
         del methods[TRUTH]
     for name, how in methods.items():
         known = hearing if name in (PERSONAL, FOLLOWING) else None
-        if alone and name == FOLLOWING:
-            methods[name] = replace(methods[PERSONAL], renewed="utterance")
-            continue
         methods[name] = tuned_method(clients, background, how, rounds, axes, partial(tell, name), alone, known)
     errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
     return methods, errors

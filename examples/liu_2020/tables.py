@@ -114,7 +114,7 @@ def measure_alone(cached: Cached, tell: Tell, rounds: int) -> dict[str, Any]:
     weights: list[dict[str, Any]] = []
     for chosen_on, tested in (halves, halves[::-1]):
         plain = tuned_baseline(chosen_on, partial(tell, "weights of the second pass"))
-        start = replace(plain, alpha=0.0, beta=0.8, sigma=5.0, marginal=1.0, smoothing=500.0)
+        start = replace(plain, alpha=0.0, beta=0.4, sigma=5.0)
         methods, _ = extend(chosen_on, background, start, rounds, tell, alone=True, hearing=hearing)
         for row in run(tested, background, plain, list(alone_rows(methods, rounds)), tell):
             names = (client.name for client in tested)

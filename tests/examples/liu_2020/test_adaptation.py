@@ -17,6 +17,7 @@ from examples.liu_2020.adaptation import (
     Method,
     Paper,
     Personal,
+    additions,
     baseline,
     begin,
     groups,
@@ -82,6 +83,19 @@ def test_the_first_group_is_rescored_without_adaptation_and_later_ones_with() ->
     half = len(CLIENTS[0]) // 2
     assert all((a[:half] == b[:half]).all() for a, b in zip(plain, adapted, strict=True))
     assert sum(a.sum() for a in adapted) < sum(a.sum() for a in plain), "topics come back, so this must help"
+
+
+@pytest.mark.parametrize("server", [None, EXACT])
+def test_a_grid_searches_what_rounds_do(server: Exact | None) -> None:
+    """What is added at lambda 1 once, times lambda, instead of round after round."""
+    how = METHODS["paper"]
+    added = additions(CLIENTS, BACKGROUND, how, 3, server)
+    for marginal in (0.0, 0.5, 2.0):
+        weights = replace(how.weights, marginal=marginal)
+        expected = simulate(CLIENTS, BACKGROUND, replace(how, weights=weights), 3, server)
+        for each, own, errors in zip(CLIENTS, added, expected, strict=True):
+            heard = each.heard
+            assert (heard.errors[heard.best(heard.total(weights, marginal * own))] == errors).all()
 
 
 def test_a_client_hears_of_the_others_through_the_server_alone() -> None:
@@ -154,7 +168,7 @@ def test_the_default_adds_up_bounded_counts_and_suppresses_what_lies_within_the_
 
 
 TWO = listeners([client(f"A{number}a", number) for number in range(2)], WORDS)
-SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
+SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 6.0, 20.0)}
 
 
 def test_the_baseline_is_tuned_first_and_marginals_with_all_that_they_multiply() -> None:
@@ -176,14 +190,14 @@ def test_the_baseline_is_tuned_first_and_marginals_with_all_that_they_multiply()
     ],
 )
 def test_what_lies_at_an_edge_of_the_grid_is_named(weights: dict[str, float], found: list[str]) -> None:
-    axes = {**SMALL, "smoothing": (2.0, 5.0, 20.0), "beta": (0.1, 0.5)}
-    assert rows.edges(axes, replace(CombinationWeights(beta=0.5), **weights)) == found
+    axes = {**SMALL, "smoothing": (2.0, 5.0, 20.0)}
+    assert rows.edges(axes, replace(CombinationWeights(language_model=1.0), **weights)) == found
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_better_counts_make_fewer_errors(alone: bool) -> None:
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0 if alone else 0.5)
-    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0), "beta": (0.25, 0.5, 0.8)}
+    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0)}
     methods, errors = rows.extend(TWO, BACKGROUND, start, 2, axes=axes, alone=alone)
     assert list(methods) == [rows.PERSONAL] * alone + [rows.FOLLOWING, rows.YARDSTICK], "without TRUTH, unknown here"
     assert methods[rows.YARDSTICK].ranks == "errors"
@@ -209,7 +223,7 @@ def test_what_is_known_of_the_recognizer_chooses_how_much_it_is_believed() -> No
     heard = np.bincount(np.concatenate([one.heard.flat for one in TWO]), minlength=len(BACKGROUND))
     hearing = Hearing(heard.astype(np.float64), BACKGROUND * heard.sum())
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0)
-    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0), "beta": (0.25, 0.5, 0.8)}
+    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0)}
     methods, _ = rows.extend(TWO, BACKGROUND, start, 2, axes=axes, alone=True, hearing=hearing)
     assert list(methods) == [rows.AS_HEARD, rows.PERSONAL, rows.FOLLOWING, rows.YARDSTICK]
     for name, how in methods.items():
