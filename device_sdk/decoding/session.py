@@ -41,7 +41,7 @@ _WIDEST, _FARTHEST = 8, 1.6
 _ASKED = 3
 """Times as many hypotheses as the settings say, that language models are asked for: more leave as many errors."""
 _UNSURE = 0.5
-"""Confidence of the best text below which that is done: what is heard clearly ends as soon as it did."""
+"""The first pass' confidence in its best text, below which that is done: what is heard clearly ends as soon as before."""
 _NOT_LONG = 20.0
 """Seconds of such an utterance, at most: nobody waits for a long one to be searched again."""
 _FINISHED = "this utterance is finished; call reset() to begin another"
@@ -229,9 +229,9 @@ class RecognitionSession(Listening):
         hypotheses, rescore = self._distinct(stream, seconds), self._second_pass(stream)
         calibration = recognizer.bundle.combination.confidence
         if rescore is not None:
-            hypotheses = tuple(rescore(hypotheses))
             if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE and seconds <= _NOT_LONG:
-                hypotheses = self._wider(hypotheses, stream, seconds, rescore)
+                hypotheses = self._wider(hypotheses, stream, seconds)
+            hypotheses = tuple(rescore(hypotheses))
         hypotheses = self._looked_again(hypotheses, stream, seconds, rescore)
         hypotheses = with_confidence(hypotheses, calibration)
         self._stream, self._closed = stream, _FINISHED
@@ -376,16 +376,13 @@ class RecognitionSession(Listening):
         recognizer = self._recognizer
         return distinct(paths(beam), recognizer.tokenizer, recognizer.frame_seconds, seconds, self._spellings)
 
-    def _wider(
-        self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float, rescore: Rescore
-    ) -> tuple[Hypothesis, ...]:
-        """The rescored list of a wider beam: what the second pass knows better, the first had no room for."""
+    def _wider(self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
+        """The list of a wider beam: what the second pass knows better, the first had no room for."""
         recognizer, given = self._recognizer, self._recognizer.settings
         if given.beam == 1 or len(stream.beam.prefixes) < given.beam:
             return hypotheses
         settings = replace(given, beam=_WIDEST * given.beam, threshold=_FARTHEST * given.threshold)
-        beam = streams.search_again(stream, recognizer.transducer, settings)
-        return tuple(rescore(self._texts(beam, seconds)))
+        return self._texts(streams.search_again(stream, recognizer.transducer, settings), seconds)
 
     def _second_pass(self, stream: Stream) -> Rescore | None:
         """The recognizer's, over what the CTC head says of an ended stream, where there is one."""

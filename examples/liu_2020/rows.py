@@ -7,7 +7,7 @@ with its neighbours', so that no lucky point wins."""
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,12 @@ SCALES: Axes = {
 }
 """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
 MARGINALS: Axes = {
-    "marginal": (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6),
-    "smoothing": (1.0, 3.0, 10.0, 30.0, 1e2, 3e2, 1e3, 3e3, 1e4, 3e4, 1e5),
+    "marginal": (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6),
+    "language_model": SCALES["language_model"],
+    "word_bonus": SCALES["word_bonus"],
 }
-"""Lambda here times the language models' weight, by which it counts, so that the one is chosen whatever the other. Beta
-stays: with the smoothing it says one thing, how far a user's own past is believed. More pseudo-words than a user ever
-says would make eq. 1 a sum of what was said, and lambda as large as anybody likes."""
+"""Lambda here times the language models' weight, by which it counts, so that the one is chosen whatever the other. The
+smoothing stays what servers publish with: beyond a thousand words it and lambda say the same, and noise costs more."""
 PSEUDO = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Of :func:`rescoring.marginals.reliability`."""
 
@@ -58,31 +58,18 @@ def tuned_marginals(
     tell: Step = lambda *_: None,
     alone: bool = False,
 ) -> CombinationWeights:
-    """The method's weights, chosen together at T = ``rounds``: lambda and the smoothing by ``axes``, and around where
-    they are the language models' weight and the words' bonus; once more around the choice. As if the personal part were
-    renewed once a round, for which a grid takes seconds. alone: without a server."""
-
-    @lru_cache(maxsize=1)
-    def added(smoothing: float) -> list[Array]:
-        tried = replace(how, weights=replace(how.weights, smoothing=smoothing))
-        return additions(clients, background, tried, rounds, None if alone else Exact(background, smoothing))
+    """The method's weights, chosen together at T = ``rounds``: lambda, the language models' weight, by which it counts,
+    and the words' bonus. As if the personal part were renewed once a round, for which a grid takes seconds. alone:
+    without a server."""
+    server = None if alone else Exact(background, how.weights.smoothing)
+    added = additions(clients, background, how, rounds, server)
 
     def errors_of(tried: CombinationWeights) -> int:
         strength = by_itself(tried).marginal
-        totals = zip(clients, added(tried.smoothing), strict=True)
-        scores = ((client.heard, client.heard.total(tried, strength * own)) for client, own in totals)
-        return _sum(heard.errors[heard.best(values)] for heard, values in scores)
+        lists = ((client.heard, own) for client, own in zip(clients, added, strict=True))
+        return _sum(heard.errors[heard.best(heard.total(tried, strength * own))] for heard, own in lists)
 
-    chosen = how.weights
-    for _ in range(2):
-        around = {name: _around(SCALES[name], getattr(chosen, name)) for name in ("language_model", "word_bonus")}
-        by = {
-            "smoothing": axes["smoothing"],
-            "marginal": axes["marginal"],
-            **around,
-        }  # smoothing, which takes long, first
-        chosen = best(by, chosen, errors_of, tell)
-    return by_itself(chosen)
+    return by_itself(best(axes, how.weights, errors_of, tell))
 
 
 def by_itself(weights: CombinationWeights) -> CombinationWeights:
@@ -95,12 +82,6 @@ def edges(axes: Axes, weights: CombinationWeights) -> list[str]:
     found = weights.to_mapping() | {"marginal": weights.marginal * weights.language_model}
     ends = {name: {max(values), min(values)} - {0.0} for name, values in axes.items()}
     return [name for name, values in ends.items() if any(math.isclose(found[name], end) for end in values)]
-
-
-def _around(values: Sequence[float], value: float) -> Sequence[float]:
-    """The value on its axis, and what lies beside it."""
-    place = values.index(value)
-    return values[max(0, place - 1) : place + 2]
 
 
 def adaptation_errors(

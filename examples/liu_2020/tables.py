@@ -33,6 +33,7 @@ from examples.liu_2020.rows import (
 from examples.runner import Errors
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
+from server.plans.round import RoundSettings
 
 TITLES = {
     "2": "Table 2: rounds",
@@ -45,6 +46,8 @@ TITLES = {
 _REFERENCE = {"4": EXACT, "4 private": EXACT, "4 global": GLOBAL}
 """Rows that a table's others are compared with, besides the second pass without marginals."""
 
+
+_SMOOTHING = RoundSettings().smoothing
 
 _FIRST_PASS: Mapping[str, Callable[[Heard], NDArray[np.int64]]] = {
     "wer": lambda heard: heard.errors[heard.first[:-1]],
@@ -95,7 +98,7 @@ def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, 
     Beside what is tuned, weights are the paper's alpha, beta and sigma, with a personal part renewed once a round."""
     development, background = cached.development, cached.background
     plain = tuned_baseline(development, partial(tell, "weights of the second pass"))
-    paper = Method(replace(plain, alpha=0.5, beta=0.25, sigma=5.0, marginal=0.5, smoothing=5.0), renewed="round")
+    paper = Method(replace(plain, alpha=0.5, beta=0.25, sigma=5.0, smoothing=_SMOOTHING), renewed="round")
     tuned = tuned_marginals(development, background, paper, rounds, MARGINALS, partial(tell, "lambda"))
     methods, errors = extend(development, background, tuned, rounds, tell, hearing=cached.hearing)
     settings = list(every_row(background, tuned, rounds, repeats, methods))
@@ -114,7 +117,7 @@ def measure_alone(cached: Cached, tell: Tell, rounds: int) -> dict[str, Any]:
     weights: list[dict[str, Any]] = []
     for chosen_on, tested in (halves, halves[::-1]):
         plain = tuned_baseline(chosen_on, partial(tell, "weights of the second pass"))
-        start = replace(plain, alpha=0.0, beta=0.4, sigma=5.0)
+        start = replace(plain, alpha=0.0, beta=0.25, sigma=5.0, smoothing=_SMOOTHING)
         methods, _ = extend(chosen_on, background, start, rounds, tell, alone=True, hearing=hearing)
         for row in run(tested, background, plain, list(alone_rows(methods, rounds)), tell):
             names = (client.name for client in tested)

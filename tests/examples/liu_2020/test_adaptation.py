@@ -168,7 +168,7 @@ def test_the_default_adds_up_bounded_counts_and_suppresses_what_lies_within_the_
 
 
 TWO = listeners([client(f"A{number}a", number) for number in range(2)], WORDS)
-SMALL = {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 6.0, 20.0)}
+SMALL = {"marginal": (0.0, 0.25, 0.5, 1.0), "language_model": (0.3, 0.6), "word_bonus": (0.0, 1.0)}
 
 
 def test_the_baseline_is_tuned_first_and_marginals_with_all_that_they_multiply() -> None:
@@ -176,7 +176,10 @@ def test_the_baseline_is_tuned_first_and_marginals_with_all_that_they_multiply()
     plain = rows.tuned_baseline(TWO, scales=scales)
     start = Method(replace(plain, marginal=0.5, smoothing=20.0), renewed="round")
     tuned = rows.tuned_marginals(TWO, BACKGROUND, start, 3, SMALL)
-    assert tuned.unlisted_bonus == plain.unlisted_bonus and tuned.language_model in rows.SCALES["language_model"]
+    assert tuned.unlisted_bonus == plain.unlisted_bonus and tuned.language_model in SMALL["language_model"]
+    assert tuned.marginal * tuned.language_model == pytest.approx(
+        min(SMALL["marginal"], key=lambda value: abs(value - tuned.marginal * tuned.language_model))
+    )
     adapted = rows.adaptation_errors(TWO, BACKGROUND, Method(tuned, renewed="round"), 3)
     assert adapted < sum(int(errors.sum()) for errors in baseline(TWO, plain))
 
@@ -184,20 +187,21 @@ def test_the_baseline_is_tuned_first_and_marginals_with_all_that_they_multiply()
 @pytest.mark.parametrize(
     ("weights", "found"),
     [
-        ({"marginal": 0.5, "smoothing": 5.0}, []),
-        ({"marginal": 2.0, "smoothing": 2.0}, ["marginal", "smoothing"]),
-        ({"marginal": 0.0, "smoothing": 5.0}, []),  # less than nothing is no choice
+        ({"marginal": 0.5, "word_bonus": 1.0}, []),
+        ({"marginal": 2.0, "word_bonus": 2.0}, ["marginal", "word_bonus"]),
+        ({"marginal": 0.0, "word_bonus": 1.0}, []),  # less than nothing is no choice
     ],
 )
 def test_what_lies_at_an_edge_of_the_grid_is_named(weights: dict[str, float], found: list[str]) -> None:
-    axes = {**SMALL, "smoothing": (2.0, 5.0, 20.0)}
-    assert rows.edges(axes, replace(CombinationWeights(language_model=1.0), **weights)) == found
+    """Lambda times the language models' weight, as it is searched."""
+    axes = {"marginal": (0.0, 0.25, 1.0), "word_bonus": (-1.0, 1.0, 2.0)}
+    assert rows.edges(axes, replace(CombinationWeights(language_model=0.5), **weights)) == found
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_better_counts_make_fewer_errors(alone: bool) -> None:
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0 if alone else 0.5)
-    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0)}
+    axes = {**SMALL, "marginal": (0.25, 0.5, 1.0)}
     methods, errors = rows.extend(TWO, BACKGROUND, start, 2, axes=axes, alone=alone)
     assert list(methods) == [rows.PERSONAL] * alone + [rows.FOLLOWING, rows.YARDSTICK], "without TRUTH, unknown here"
     assert methods[rows.YARDSTICK].ranks == "errors"
@@ -223,7 +227,7 @@ def test_what_is_known_of_the_recognizer_chooses_how_much_it_is_believed() -> No
     heard = np.bincount(np.concatenate([one.heard.flat for one in TWO]), minlength=len(BACKGROUND))
     hearing = Hearing(heard.astype(np.float64), BACKGROUND * heard.sum())
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0)
-    axes = {**SMALL, "marginal": (0.5, 1.0, 2.0)}
+    axes = {**SMALL, "marginal": (0.25, 0.5, 1.0)}
     methods, _ = rows.extend(TWO, BACKGROUND, start, 2, axes=axes, alone=True, hearing=hearing)
     assert list(methods) == [rows.AS_HEARD, rows.PERSONAL, rows.FOLLOWING, rows.YARDSTICK]
     for name, how in methods.items():
