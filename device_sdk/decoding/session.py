@@ -41,7 +41,7 @@ _WIDEST, _FARTHEST = 8, 1.6
 _ASKED = 3
 """Times as many hypotheses as the settings say, that language models are asked for: more leave as many errors."""
 _UNSURE = 0.5
-"""Confidence of the first pass in its best text below which that is done: what is heard clearly ends as soon as it can."""
+"""Confidence of the first pass in its best text below which that is done: what is heard clearly ends soon."""
 _NOT_LONG = 20.0
 """Seconds of such an utterance, at most: nobody waits for a long one to be searched again."""
 _FINISHED = "this utterance is finished; call reset() to begin another"
