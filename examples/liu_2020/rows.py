@@ -1,8 +1,8 @@
 """The rows of Liu & Peng 2020's tables 2 to 4 on meetings, of the private default, and of what goes beyond the paper.
 
-All settings are chosen on development meetings: the second pass' weights first, then lambda, the smoothing and the
-second pass' weights together, anew for every method, each at the point of a grid with the fewest word errors, averaged
-with its neighbours', so that no lucky point wins."""
+All settings are chosen on development meetings: the second pass' weights first, then lambda and these together, anew
+for every method, each at the point of a grid with the fewest word errors, averaged with its neighbours', so that no
+lucky point wins."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
