@@ -31,7 +31,7 @@ from examples.liu_2020.meetings import (
     stages_of,
     utterances,
 )
-from examples.liu_2020.passes import FirstPass
+from examples.liu_2020.passes import FirstPass, recognize
 from rescoring.words import WordList
 from server.lab.corpora.text import MEETINGS
 from server.lab.corpora.voices import VARIANTS
@@ -242,6 +242,22 @@ def test_an_utterance_sounds_the_same_each_time() -> None:
     once, again, later = (ami.waveform(meeting, number, TURNS[0], cast((meeting,), "test")) for number in (0, 0, 1))
     assert (once == again).all() and once.size > 8000
     assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"
+
+
+def test_meetings_that_were_finished_are_not_heard_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """A run that was stopped goes on: its parts become the client's lists, in the order of the meetings."""
+    talk = (Meeting("ES2002a", TURNS), Meeting("ES2002b", TURNS))
+    heard = [client(f"{place:04d}", place) for place in range(2)]
+    for part in heard:
+        write_client(tmp_path / "parts" / "ES2002", part)
+    told: list[tuple[int, int]] = []
+    given = (tiny_bundle.path, tmp_path, SETTINGS["ami"], FirstPass(most=1), lambda *done: told.append(done))
+    recognize({"ES2002": talk}, "test", *given)
+    (found,) = read_clients(tmp_path)
+    assert found == Client("ES2002", (*heard[0].utterances, *heard[1].utterances))
+    assert told[-1] == (2, 2) and not (tmp_path / "parts").exists()
+    recognize({"ES2002": talk}, "test", *given)
+    assert read_clients(tmp_path) == [found]
 
 
 THINGS = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
