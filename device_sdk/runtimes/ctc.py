@@ -39,7 +39,7 @@ Integers = NDArray[np.int64]
 
 IMPOSSIBLE = -1e5
 """Nats, in place of an infinity, which would not leave a sum again."""
-_LEAST, _VANISHED = 1e-300, 1e-200
+_LEAST, _VANISHED = 1e-300, 1e-60
 _SCALED = 8  # frames after which sums are scaled: what is possible does not vanish in so few
 
 WINDOWS = ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (6, 6))
@@ -135,8 +135,8 @@ class CtcHead:
 
 def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Double:
     """log p(phones | audio) over all alignments, nats -> float64 [N]. log_probs: [T, C], of a frame's phones by
-    themselves. hypotheses: N sequences of phones without blank. One that no alignment has room for is all but
-    impossible."""
+    themselves, which float64 takes as far as they lie within some hundred nats. hypotheses: N sequences of phones
+    without blank. One that no alignment has room for is all but impossible."""
     if not len(log_probs) or not len(hypotheses):
         return np.array([IMPOSSIBLE if len(phones) else 0.0 for phones in hypotheses])
     probabilities = np.exp(log_probs.astype(np.float64))

@@ -63,10 +63,11 @@ def test_torch_says_the_same(texts: list[list[int]], frames: int) -> None:
 
 
 @given(
-    st.lists(st.lists(st.integers(1, 3), max_size=40), min_size=2, max_size=6), st.integers(1, 90), st.integers(1, 40)
+    st.lists(st.lists(st.integers(1, 3), max_size=40), min_size=2, max_size=6), st.integers(1, 90), st.integers(1, 15)
 )
 def test_the_others_change_nothing(texts: list[list[int]], frames: int, sharpness: int) -> None:
-    """However far one lies behind another, and whatever beginnings they share."""
+    """However far one lies behind another (a network's phones lie 30 nats apart, here it is up to 100), and whatever
+    beginnings they share."""
     drawn = sharpness * log_probs(frames, 4, seed=frames)
     scores = (drawn - np.logaddexp.reduce(drawn, axis=1, keepdims=True)).astype(np.float32)
     alone = [log_likelihoods(scores, [text])[0] for text in texts]
