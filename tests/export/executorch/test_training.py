@@ -22,6 +22,7 @@ from device_sdk.runtimes.training import TrainingSession
 from export.benchmarks import learn, runtimes
 from export.executorch import TRAINING_BUCKETS, TrainingStep, export_executorch
 from export.graphs import training
+from tests.export.graphs.oracle import loss_and_gradients
 from tests.signals import noise
 from tests.speech import clips, packaged
 from tests.tiny import tiny_weights
@@ -50,14 +51,19 @@ def utterance(architecture, hypotheses, stacked, seed=0):
     return parameters, features, hypotheses, weights, costs, 0.7
 
 
+def distance(found, expected):
+    """Relative L2 distance of all gradients together."""
+    one, other = (np.concatenate([value.ravel() for value in each.values()]) for each in (found, expected))
+    return np.linalg.norm(one.astype(np.float64) - other) / np.linalg.norm(other)
+
+
 def compare(found, expected, tolerance=2e-6):
-    """Relative L2 distance of all gradients together, after losses were compared."""
+    """Their distance, after losses were compared."""
     losses = found.negative_log_likelihoods, expected.negative_log_likelihoods
     np.testing.assert_allclose(*losses, rtol=tolerance, atol=5e-6)
     assert found.expected_cost == pytest.approx(expected.expected_cost, rel=1e-4, abs=1e-6)
     assert list(found.gradients) == list(expected.gradients)
-    one, other = (np.concatenate([value.ravel() for value in each.gradients.values()]) for each in (found, expected))
-    return np.linalg.norm(one.astype(np.float64) - other) / np.linalg.norm(other)
+    return distance(found.gradients, expected.gradients)
 
 
 def test_the_torch_source_is_the_onnx_graph_however_padded():
@@ -144,15 +150,20 @@ def test_a_damaged_or_missing_training_program_is_refused_by_name(folder, tiny_b
 @pytest.mark.slow
 def test_a_device_of_the_packaged_bundle_learns_from_speech_by_the_gradients_of_the_onnx_graph(tmp_path, monkeypatch):
     """In all buckets that ship: a short command, sentences, and 12 s of them in one utterance. Every step is compared
-    from the same weights: two devices that go their own ways drift apart by their rounding, which steps multiply."""
+    from the same weights: two devices that go their own ways drift apart by their rounding, which steps multiply. Over
+    hundreds of frames the encoder's recurrence multiplies it as well, in both: where they differ, exact gradients say
+    how much of it is due."""
     bundle, spoken = packaged(), clips()
     folder = export_executorch(bundle, tmp_path / "programs", TRAINING_BUCKETS)
     sounds = [*spoken[:4], np.concatenate(spoken)[: 12 * 16_000]]
-    peer, run, apart = TrainingSession(bundle), ExecutorchTrainingSession.run, []
+    peer, run, steps = TrainingSession(bundle), ExecutorchTrainingSession.run, []
 
-    def compared(session, *given):
-        found = run(session, *given)
-        apart.append(compare(found, peer.run(*given), tolerance=3e-5))
+    def compared(session, parameters, *given):
+        found, expected = run(session, parameters, *given), peer.run(parameters, *given)
+        steps.append(compare(found, expected, tolerance=3e-5))
+        if steps[-1] > 3e-5:
+            _, _, exact = loss_and_gradients(bundle.architecture, {**bundle.weights, **parameters}, *given)
+            assert distance(found.gradients, exact) < max(3e-5, 4 * distance(expected.gradients, exact))
         return found
 
     monkeypatch.setattr(ExecutorchTrainingSession, "run", compared)
@@ -172,8 +183,7 @@ def test_a_device_of_the_packaged_bundle_learns_from_speech_by_the_gradients_of_
         assert report.steps >= 4 and report.skipped == {}
         assert any((student[name] != device.base.weights[name]).any() for name in student)
         assert device._local._training._loaded.keys() == set(TRAINING_BUCKETS)
-    # A step in ten may be farther apart, by tenths of a thousandth: rounding decides where it is amplified.
-    assert len(apart) >= report.steps and np.quantile(apart, 0.9) < 5e-5 and max(apart) < 1e-3
+    assert len(steps) >= report.steps and np.median(steps) < 1e-5 and max(steps) < 1e-3
 
 
 @installed
