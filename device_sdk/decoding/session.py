@@ -36,7 +36,7 @@ Float = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
-_WIDEST, _FARTHEST = 8, 1.6
+_WIDEST, _FARTHEST = 10, 1.2
 """Times as many hypotheses, and nats behind the best one, as the settings say, where a beam is searched once more."""
 _ASKED = 3
 """Times as many hypotheses as the settings say, that language models are asked for: more leave as many errors."""
@@ -364,7 +364,7 @@ class RecognitionSession(Listening):
         recognizer = self._recognizer
         settings, beam = recognizer.settings, stream.beam
         hypotheses = self._texts(beam, seconds)
-        while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:
+        while len(hypotheses) < settings.nbest and 2 * settings.beam <= _WIDEST * recognizer.settings.beam:
             if len(beam.prefixes) < settings.beam:
                 break  # there are no more
             settings = replace(settings, beam=2 * settings.beam)

@@ -99,7 +99,7 @@ class LearningSettings:
     all of it, where there are gradients of all of it. rank: of the factors of ``adapters``. keep: share of what steps
     here have changed that is kept on a newly published base; 0 drops it. passes: gradient steps that one utterance is
     used for, one after the other; its features are gone afterwards; None is 2, and where the user had to correct it 4
-    and up to 10, until it is heard so. replays: earlier corrections, drawn at random, that one step each is taken on
+    and up to 16, until it is heard so. replays: earlier corrections, drawn at random, that one step each is taken on
     again after one: one alone soon means its own words. They stay in memory for it. confirmation: share of its
     gradients that an utterance steps by which feedback says was served right: there is nothing to mend, and whole steps
     would cost what else is known. wait_seconds: an utterance without feedback is learned from only when it is this

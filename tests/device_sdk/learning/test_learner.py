@@ -48,7 +48,7 @@ def test_what_was_served_right_moves_little(tmp_path: Path, tiny_bundle: Bundle,
 @pytest.mark.parametrize(
     ("passes", "signal", "steps"),
     [
-        (None, LIGHT, 10),
+        (None, LIGHT, 16),
         (None, Accepted(), 2),
         (None, None, 2),
         (None, Cancelled(), 2),
@@ -60,7 +60,7 @@ def test_what_had_to_be_corrected_is_gone_over_more_often(tmp_path, tiny_bundle,
     assert learned(tmp_path, tiny_bundle, signal, LearningSettings(passes=passes, rewrite_nats=1e6))[0] == steps
 
 
-@pytest.mark.parametrize(("nats", "steps"), [(1e6, 4), (0.0, 10)])
+@pytest.mark.parametrize(("nats", "steps"), [(1e6, 4), (0.0, 16)])
 def test_a_correction_is_gone_over_until_it_is_heard(tmp_path, tiny_bundle, monkeypatch, nats, steps) -> None:
     monkeypatch.setattr("device_sdk.learning.learner._HEARD_NATS", nats)
     assert learned(tmp_path, tiny_bundle, LIGHT, LearningSettings(rewrite_nats=1e6))[0] == steps
