@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -79,8 +79,7 @@ def _meeting(
     part, talk = f"{place:04d}", talks[name]
     if (parts / name / f"{part}.jsonl.gz").exists():
         return
-    opened = Bundle.open(bundle)
-    recognizer, score = Recognizer(opened, first.decoding), _scoring(opened) if scored else lambda nbest: nbest
+    recognizer, score = _opened(bundle, first.decoding, scored)
     found, persons, meeting = [], cast(talk, stage), talk[place]
     for number, said in enumerate(utterances(meeting, setting.shortest)[: first.most or setting.most]):
         heard = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
@@ -95,6 +94,13 @@ def _meeting(
         )
         found.append(score(nbest))
     write_client(parts / name, Client(part, tuple(found)))
+
+
+@cache
+def _opened(bundle: Path, decoding: DecodingSettings, scored: bool) -> tuple[Recognizer, Callable[[NBest], NBest]]:
+    """What hears and what scores, once a process."""
+    opened = Bundle.open(bundle)
+    return Recognizer(opened, decoding), _scoring(opened) if scored else lambda nbest: nbest
 
 
 def _scoring(bundle: Bundle) -> Callable[[NBest], NBest]:
