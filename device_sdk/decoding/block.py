@@ -25,13 +25,13 @@ _quick = _native is not None and _native.LEVEL > 0
 _VECTOR = 16  # pieces that native code reads at once
 
 
-def edges(scores: Float) -> tuple[list[list[float]], list[list[float]]]:
-    """Log-probabilities [B, K, V] of blank and of the best label: two lists of B lists of K."""
+def edges(scores: Float) -> tuple[list[float], list[float]]:
+    """Log-probabilities [B, K, V] of blank and of the best label: two lists of B * K."""
     prefixes, frames, pieces = scores.shape
     if _quick and pieces >= _VECTOR and scores.flags.c_contiguous:
-        found: tuple[list[list[float]], list[list[float]]] = _native.edges(prefixes, frames, pieces, scores)
+        found: tuple[list[float], list[float]] = _native.edges(prefixes, frames, pieces, scores)
         return found
-    return scores[:, :, 0].tolist(), np.maximum.reduce(scores[:, :, 1:], axis=2).tolist()
+    return scores[:, :, 0].ravel().tolist(), np.maximum.reduce(scores[:, :, 1:], axis=2).ravel().tolist()
 
 
 def above(
@@ -64,14 +64,15 @@ _ASIDE = 1.0  # nats below what is extended; the best hypothesis seldom loses th
 
 
 class Row:
-    """Log-probabilities of one prefix on frames of a block, of which ``first`` is the first. blank, and peak, of the
-    best label: lists with one for every frame up to the last that is known, 0 before the first. scores: [N, V] float32,
-    where that of a frame is ``place`` further."""
+    """Log-probabilities of one prefix on frames of a block, from ``first`` to before ``end``. blank, and peak, of the
+    best label: [N] floats; scores: [N, V] float32; a frame is ``place`` further in each of them, which prefixes that
+    were worked out together share."""
 
-    __slots__ = ("blank", "first", "peak", "place", "scores")
+    __slots__ = ("blank", "end", "first", "peak", "place", "scores")
 
-    def __init__(self, first: int, blank: list[float], peak: list[float], scores: Float, place: int) -> None:
+    def __init__(self, first: int, end: int, blank: list[float], peak: list[float], scores: Float, place: int) -> None:
         self.first = first
+        self.end = end
         self.blank = blank
         self.peak = peak
         self.scores = scores
@@ -141,16 +142,16 @@ class Block:
         """One row a prefix, that knows frame ``here``; the joiner runs once for those that have none. It looks ahead
         the further, the longer nothing was extended: what replaces a prefix makes its frames useless."""
         known = self._known
-        new = [prefix for prefix in prefixes if prefix not in known or len(known[prefix].blank) <= here]
+        new = [prefix for prefix in prefixes if prefix not in known or known[prefix].end <= here]
         if new:
             encoded: Any = self.encoded[here : here + max(self._ahead, _FEW // len(new))]
             self._ahead *= 2
             scores = _join(self.tree, new, encoded)
             blanks, peaks = edges(scores)
-            frames, unknown = len(encoded), [0.0] * here
+            frames = len(encoded)
             flat = np.ascontiguousarray(scores.reshape(-1, scores.shape[2]))
             for at in range(len(new)):
-                known[new[at]] = Row(here, unknown + blanks[at], unknown + peaks[at], flat, at * frames - here)
+                known[new[at]] = Row(here, here + frames, blanks, peaks, flat, at * frames - here)
         return [known[prefix] for prefix in prefixes]
 
     def _blanks(
@@ -163,12 +164,13 @@ class Block:
         hopes = bonuses if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]
         full, limit = count + len(self.aside) >= width, -inf
         crowded = full and not self.aside
-        stop = min([len(row.blank) for row in rows])
+        stop = min([row.end for row in rows])
+        blanks, peaks, places = [row.blank for row in rows], [row.peak for row in rows], [row.place for row in rows]
         for frame in range(here, stop):
-            ended = [scores[at] + rows[at].blank[frame] for at in range(count)]
+            ended = [scores[at] + blanks[at][places[at] + frame] for at in range(count)]
             if full:
                 limit = max([ended[at] + bonuses[at] for at in range(count)]) - threshold
-            hoped = [scores[at] + hopes[at] + rows[at].peak[frame] for at in range(count)]
+            hoped = [scores[at] + hopes[at] + peaks[at][places[at] + frame] for at in range(count)]
             if max(hoped) > limit:
                 if crowded:
                     limit = max(limit, _worst([ended[at] + bonuses[at] for at in range(count)], width))
@@ -201,14 +203,18 @@ class Block:
         tree, guide, aside, frame = self.tree, self.tree.guide, self.aside, self.frame + here
         done: dict[Prefix, Alignments] = {}
         for at in range(len(prefixes)):
-            done[prefixes[at]] = Alignments(scores[at] + rows[at].blank[here], level[at].gap, level[at].emissions)
+            row = rows[at]
+            blank = row.blank[row.place + here]
+            done[prefixes[at]] = Alignments(scores[at] + blank, level[at].gap, level[at].emissions)
         emitted = 0
         while True:
             emitted += 1
             scores, sources, tokens = extensions
             prefixes = tree.extend([prefixes[source] for source in sources], tokens)
-            emissions = [Emission(frame, level[source].emissions) for source in sources]
-            level = [Alignments(scores[at], level[sources[at]].gap, emissions[at]) for at in range(len(sources))]
+            emissions = {source: Emission(frame, level[source].emissions) for source in set(sources)}
+            level = [
+                Alignments(scores[at], level[sources[at]].gap, emissions[sources[at]]) for at in range(len(sources))
+            ]
             if modified:
                 ranks = [each.score + prefix.bonus for prefix, each in done.items()]
                 reached = [level[at].score + prefixes[at].bonus for at in range(len(prefixes))]
@@ -227,7 +233,8 @@ class Block:
             for at in range(len(prefixes)):
                 prefix, new = prefixes[at], level[at]
                 if symbols:
-                    new = Alignments(new.score + rows[at].blank[here], new.gap, new.emissions)
+                    row = rows[at]
+                    new = Alignments(new.score + row.blank[row.place + here], new.gap, new.emissions)
                 other = done.get(prefix)
                 if other is not None and modified and symbols:
                     done[prefix] = other if other.score >= new.score else new
@@ -242,7 +249,7 @@ class Block:
             reached = [level[at].score + prefixes[at].bonus for at in range(len(prefixes))]
             if guide is not None:
                 reached = [reached[at] + guide.gain(prefixes[at].guided) for at in range(len(prefixes))]
-            reached = [reached[at] + rows[at].peak[here] for at in range(len(prefixes))]
+            reached = [reached[at] + rows[at].peak[rows[at].place + here] for at in range(len(prefixes))]
             if max(reached) <= limit:
                 return done
             if full and len(ranks) >= width:
@@ -297,12 +304,12 @@ class Block:
         aside = self.aside
         for prefix, each in list(aside.items()):
             row, begin = self._known.get(prefix), each.since - self.frame
-            if row is not None and row.first <= begin < len(row.blank):
+            if row is not None and row.first <= begin < row.end:
                 score = each.alignments.score
-                for blank in row.blank[begin:]:
+                for blank in row.blank[row.place + begin : row.place + row.end]:
                     score += blank
                 kept = Alignments(score, each.alignments.gap, each.alignments.emissions)
-                aside[prefix] = Aside(each.behind, self.frame + len(row.blank), kept)
+                aside[prefix] = Aside(each.behind, self.frame + row.end, kept)
         top, needed = self.alignments[0].score + self.prefixes[0].bonus, min([each.since for each in aside.values()])
         prefixes = list(aside)
         behind = [aside[prefix].behind for prefix in prefixes]

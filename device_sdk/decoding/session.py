@@ -36,14 +36,14 @@ Float = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
-_WIDEST, _FARTHEST = 10, 1.2
+_WIDEST, _FARTHEST = 8, 1.2
 """Times as many hypotheses, and nats behind the best one, as the settings say, where a beam is searched once more."""
 _ASKED = 3
 """Times as many hypotheses as the settings say, that language models are asked for: more leave as many errors."""
 _UNSURE = 0.5
 """Confidence of the first pass in its best text below which that is done: what is heard clearly ends soon."""
-_NOT_LONG = 20.0
-"""Seconds of such an utterance, at most: nobody waits for a long one to be searched again."""
+_SOON = 8.0
+"""Seconds of such an utterance up to which there are so many: for a longer one fewer, so that nobody waits longer."""
 _FINISHED = "this utterance is finished; call reset() to begin another"
 _INTERRUPTED = "decoding this utterance was interrupted by an error; call reset() to begin another"
 _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept of a silence that is given up
@@ -229,7 +229,7 @@ class RecognitionSession(Listening):
         hypotheses, rescore = self._distinct(stream, seconds), self._second_pass(stream)
         calibration = recognizer.bundle.combination.confidence
         if rescore is not None:
-            if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE and seconds <= _NOT_LONG:
+            if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE:
                 hypotheses = self._wider(hypotheses, stream, seconds)
             hypotheses = tuple(rescore(hypotheses))
         hypotheses = self._looked_again(hypotheses, stream, seconds, rescore)
@@ -379,9 +379,10 @@ class RecognitionSession(Listening):
     def _wider(self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
         """The list of a wider beam: what the second pass knows better, the first had no room for."""
         recognizer, given = self._recognizer, self._recognizer.settings
-        if given.beam == 1 or len(stream.beam.prefixes) < given.beam:
+        width = int(_WIDEST * given.beam * _SOON / max(seconds, _SOON))
+        if given.beam == 1 or len(stream.beam.prefixes) < given.beam or width <= given.beam:
             return hypotheses
-        settings = replace(given, beam=_WIDEST * given.beam, threshold=_FARTHEST * given.threshold)
+        settings = replace(given, beam=width, threshold=_FARTHEST * given.threshold)
         return self._texts(streams.search_again(stream, recognizer.transducer, settings), seconds)
 
     def _second_pass(self, stream: Stream) -> Rescore | None:

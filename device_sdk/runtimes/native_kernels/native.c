@@ -184,24 +184,19 @@ static PyObject *network_join(PyObject *self, PyObject *const *arguments, Py_ssi
     Py_RETURN_NONE;
 }
 
-/* Lists of floats, `rows` of `count` each, of which every next is `step` further in `values`. */
-static PyObject *lists(const float *values, long rows, long count, long step) {
-    PyObject *found = PyList_New(rows);
-    for (long row = 0; found != NULL && row < rows; row++) {
-        PyObject *own = PyList_New(count);
-        for (long at = 0; own != NULL && at < count; at++) {
-            PyObject *value = PyFloat_FromDouble(values[(row * count + at) * step]);
-            if (value == NULL) Py_CLEAR(own);
-            else PyList_SetItem(own, at, value);
-        }
-        if (own == NULL) Py_CLEAR(found);
-        else PyList_SetItem(found, row, own);
+/* A list of `count` floats, of which every next is `step` further in `values`. */
+static PyObject *list(const float *values, long count, long step) {
+    PyObject *found = PyList_New(count);
+    for (long at = 0; found != NULL && at < count; at++) {
+        PyObject *value = PyFloat_FromDouble(values[at * step]);
+        if (value == NULL) Py_CLEAR(found);
+        else PyList_SetItem(found, at, value);
     }
     return found;
 }
 
-/* edges(prefixes, frames, pieces, scores): of float32 [prefixes, frames, pieces] the blanks and the best labels, as
-   lists of lists; pieces at least 16 */
+/* edges(prefixes, frames, pieces, scores): of float32 [prefixes, frames, pieces] the blanks and the best labels, a list
+   of all of each; pieces at least 16 */
 static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
     Py_buffer held;
     if (count != 4) return PyErr_Format(PyExc_TypeError, "edges: %zd arguments, expected 4", count);
@@ -219,7 +214,7 @@ static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
 #ifdef SUPPORTED
     else {
         BEST(peaks)(held.buf, prefixes * frames, pieces, best);
-        blanks = lists(held.buf, prefixes, frames, pieces), peaks = lists(best, prefixes, frames, 1);
+        blanks = list(held.buf, prefixes * frames, pieces), peaks = list(best, prefixes * frames, 1);
     }
 #endif
     PyMem_Free(best);

@@ -213,8 +213,8 @@ def test_edges_are_the_blank_and_the_best_label(way: str, shape: tuple[int, int,
     given = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     given[:1, :, 0] = 9.0  # blank is no label even where it is best
     blanks, peaks = scores.edges(given)
-    assert blanks == given[:, :, 0].tolist()
-    assert peaks == [[max(row[1:].tolist()) for row in prefix] for prefix in given]
+    assert blanks == given[:, :, 0].ravel().tolist()
+    assert peaks == [max(row[1:].tolist()) for prefix in given for row in prefix]
 
 
 def test_arrays_that_lie_apart_are_read_too(way: str) -> None:
@@ -262,7 +262,7 @@ def test_an_ngram_weighs_what_extends_a_hypothesis(way: str, pieces: int, width:
         for piece in generator.integers(1, pieces, 3).tolist():
             context, _ = ngram.read(context, piece)
         prefixes.append(Prefix(None, 0, Guided(0.25 * number, context=context)))
-        rows.append(scores.Row(0, [0.0], [0.0], given, 2 * number))
+        rows.append(scores.Row(0, 2, [0.0], [0.0], given, 2 * number))
     limit, expected = -6.0, []
     for at in (0, 2, 3, 4):
         for label in range(1, pieces):
