@@ -364,7 +364,7 @@ class RecognitionSession(Listening):
         recognizer = self._recognizer
         settings, beam = recognizer.settings, stream.beam
         hypotheses = self._texts(beam, seconds)
-        while len(hypotheses) < settings.nbest and 2 * settings.beam <= _WIDEST * recognizer.settings.beam:
+        while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:
             if len(beam.prefixes) < settings.beam:
                 break  # there are no more
             settings = replace(settings, beam=2 * settings.beam)
