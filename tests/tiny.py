@@ -1,6 +1,7 @@
 """A bundle of the ``tiny`` preset with seeded random weights: small, quick, and it emits tokens."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS, Architecture
+from device_sdk.runtimes.ctc import FILE as CTC_FILE
 from device_sdk.runtimes.ctc import Pronunciation
-from export.bundles import write_bundle
+from export.bundles import mean, rewrite, write_bundle
 from export.graphs.ctc import ctc_graph
 from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
@@ -96,6 +98,13 @@ def tiny_ctc_head(bundle: Bundle, seed: int = 0) -> bytes:
         shapes |= {f"{name}.{part}": shape for part, shape in lstm.items()}
     rng = np.random.default_rng(seed)
     return ctc_graph({name: rng.normal(0.0, 0.5, shape) for name, shape in shapes.items()}, architecture, spelled)
+
+
+def with_ctc_head(bundle: Bundle, folder: Path, weight: float = 0.5) -> Bundle:
+    """The bundle with such a head, and its weight. folder: where it is written."""
+    (folder / CTC_FILE).write_bytes(tiny_ctc_head(bundle))
+    made = mean(bundle, {}, folder / "bundle", version="2", models=[folder / CTC_FILE])
+    return Bundle.open(rewrite(Bundle.open(made), made, combination=replace(bundle.combination, ctc=weight)))
 
 
 def tiny_pronunciation(bundle: Bundle) -> Pronunciation:

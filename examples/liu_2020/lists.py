@@ -31,9 +31,9 @@ _SUFFIX = ".jsonl.gz"
 @dataclass(frozen=True, slots=True)
 class NBest:
     """One utterance: N hypotheses, the first pass' best first, no text twice. speaker: who said it. texts: [N].
-    acoustic: log p(tokens | audio) [N], nats. neural, ngram: log p(words, end) of the second pass' language models [N],
-    nats, if scored. errors: word errors [N]. words: of what was said. meeting: where, unless that is the client. said:
-    the words themselves, where they are known."""
+    acoustic: log p(tokens | audio) of the transducer and, by its weight, of the CTC head [N], nats. neural, ngram:
+    log p(words, end) of the second pass' language models [N], nats, if scored. errors: word errors [N]. words: of what
+    was said. meeting: where, unless that is the client. said: the words themselves, where they are known."""
 
     speaker: str
     texts: tuple[str, ...]

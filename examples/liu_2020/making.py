@@ -17,6 +17,7 @@ import numpy as np
 from device_sdk.bundle import Bundle
 from device_sdk.commands.output import write_file
 from device_sdk.features.logmel import logmel
+from device_sdk.runtimes.ctc import FILE as CTC_FILE
 from examples.liu_2020.meetings import (
     LONGEST,
     MEETINGS,
@@ -131,9 +132,13 @@ def train_language_models(
     return {name: json.loads(path.read_text("utf-8"))["perplexity"] for name, path in described.items()}
 
 
-def shipped_bundle(recognizer: Path, language_models: Path, out: Path) -> Bundle:
-    """The bundle that every device of the simulation has; written where there is none."""
+def shipped_bundle(recognizer: Path, language_models: Path, start: Bundle, out: Path) -> Bundle:
+    """The bundle that every device of the simulation has; written where there is none. Its CTC head, where it has one,
+    is that of ``start``, with its weight."""
     if not out.exists():
+        if start.has(CTC_FILE):
+            shutil.copyfile(start.file(CTC_FILE), recognizer / CTC_FILE)
+            write_file(recognizer / "rescoring.json", json.dumps({"ctc": start.combination.ctc}) + "\n")
         card = {"description": "Base models of the experiment with meetings; made by examples.liu_2020."}
         bundle_run([recognizer, language_models], out, name="meetings", version="1", licence=_LICENCE, card=card)
     return Bundle.open(out)
@@ -194,7 +199,8 @@ def make_lists(
     said = {stage: clients_of(setting, stages[stage], count) for stage, count in counts.items() if stage in stages}
     text = base_sentences(data, meetings, setting)
     watched = watched_utterances(said.get("development", {}).values(), setting, scale.base.watched)
-    train_recognizer(text, watched, scale.base, start or Bundle.open(), models / "recognizer")
+    start = start or Bundle.open()
+    train_recognizer(text, watched, scale.base, start, models / "recognizer")
     held = {stage: tuple(talks.values()) for stage, talks in said.items()}
     perplexity = train_language_models(
         text,
@@ -204,7 +210,7 @@ def make_lists(
         models / "language_models",
         lambda share, _: tell("language model", round(100 * share), 100),
     )
-    bundle = shipped_bundle(models / "recognizer", models / "language_models", models / "bundle")
+    bundle = shipped_bundle(models / "recognizer", models / "language_models", start, models / "bundle")
     cache.mkdir(parents=True, exist_ok=True)
     for file in ("words.txt", "background.safetensors"):
         shutil.copyfile(bundle.file(file), cache / file)

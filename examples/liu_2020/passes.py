@@ -10,15 +10,25 @@ from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
+from device_sdk.features.logmel import logmel
 from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.runtimes.ctc import FILE as CTC_FILE
+from device_sdk.runtimes.ctc import CtcHead
+from device_sdk.runtimes.protocol import encode_whole
 from examples.liu_2020.lists import Client, NBest, read_clients, write_client
 from examples.liu_2020.meetings import Scenario, Talk, cast, utterances, waveform
 from examples.rao_2023.domains import Stage
 from rescoring.combination import CombinationWeights
 from server.lab.evaluation.scores import word_errors
+
+Hear = Callable[[NDArray[np.float32]], dict[str, float]]
+Score = Callable[[NBest], NBest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +89,15 @@ def _meeting(
     part, talk = f"{place:04d}", talks[name]
     if (parts / name / f"{part}.jsonl.gz").exists():
         return
-    recognizer, score = _opened(bundle, first.decoding, scored)
+    hear, score = _opened(bundle, first.decoding, scored)
     found, persons, meeting = [], cast(talk, stage), talk[place]
     for number, said in enumerate(utterances(meeting, setting.shortest)[: first.most or setting.most]):
-        heard = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
+        heard = hear(waveform(meeting, number, said, persons))
         nbest = NBest(
             speaker=said.speaker,
-            texts=tuple(hypothesis.text for hypothesis in heard),
-            acoustic=_rounded(hypothesis.scores.acoustic for hypothesis in heard),
-            errors=tuple(word_errors(said.text, hypothesis.text) for hypothesis in heard),
+            texts=tuple(heard),
+            acoustic=_rounded(heard.values()),
+            errors=tuple(word_errors(said.text, text) for text in heard),
             words=len(said.text.split()),
             meeting=meeting.name,
             said=said.text,
@@ -97,13 +107,30 @@ def _meeting(
 
 
 @cache
-def _opened(bundle: Path, decoding: DecodingSettings, scored: bool) -> tuple[Recognizer, Callable[[NBest], NBest]]:
+def _opened(bundle: Path, decoding: DecodingSettings, scored: bool) -> tuple[Hear, Score]:
     """What hears and what scores, once a process."""
     opened = Bundle.open(bundle)
-    return Recognizer(opened, decoding), _scoring(opened) if scored else lambda nbest: nbest
+    return _hearing(opened, decoding), _scoring(opened) if scored else lambda nbest: nbest
 
 
-def _scoring(bundle: Bundle) -> Callable[[NBest], NBest]:
+def _hearing(bundle: Bundle, decoding: DecodingSettings) -> Hear:
+    """What gives the texts that an utterance may have been, the likeliest first, and of each what the transducer says
+    and, by its weight, the CTC head, where the bundle has one: log p(text | audio), nats."""
+    recognizer, weight = Recognizer(bundle, decoding), bundle.combination.ctc
+    head = CtcHead(bundle) if bundle.has(CTC_FILE) else None
+
+    def hear(samples: NDArray[np.float32]) -> dict[str, float]:
+        heard = {each.text: each.scores.acoustic for each in recognizer.recognize(samples, 16_000).nbest}
+        if head is not None:
+            log_probs = head(encode_whole(recognizer.transducer, logmel(samples)))
+            scores = head.scores(log_probs, list(heard)).tolist()
+            heard = {text: heard[text] + weight * score for text, score in zip(heard, scores, strict=True)}
+        return dict(sorted(heard.items(), key=lambda pair: -pair[1]))
+
+    return hear
+
+
+def _scoring(bundle: Bundle) -> Score:
     """What gives a list the scores of both language models."""
     rescorer = Rescorer(bundle, CombinationWeights())  # in which both have a share
     neural, ngram = rescorer.neural, rescorer.ngram

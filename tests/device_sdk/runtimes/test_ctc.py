@@ -17,9 +17,9 @@ from device_sdk.errors import BundleError
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.ctc import FILE, IMPOSSIBLE, CtcHead, log_likelihoods
 from device_sdk.runtimes.protocol import encode_whole
-from export.bundles import mean, rewrite, widen
+from export.bundles import mean, widen
 from tests.signals import noise
-from tests.tiny import tiny_ctc_head, tiny_pronunciation
+from tests.tiny import tiny_pronunciation, with_ctc_head
 
 SYMBOLS = 3
 
@@ -85,10 +85,7 @@ def test_what_cannot_be_is_finite() -> None:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Bundle:
     """The tiny bundle with a head of random weights that counts."""
-    folder = tmp_path_factory.mktemp("heads")
-    (folder / FILE).write_bytes(tiny_ctc_head(tiny_bundle))
-    made = mean(tiny_bundle, {}, folder / "bundle", version="2", models=[folder / FILE])
-    return Bundle.open(rewrite(Bundle.open(made), made, combination=replace(tiny_bundle.combination, ctc=0.5)))
+    return with_ctc_head(tiny_bundle, tmp_path_factory.mktemp("heads"))
 
 
 def test_a_session_weighs_what_the_head_hears(bundle: Bundle) -> None:

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from device_sdk.bundle import Bundle
-from device_sdk.decoding import DecodingSettings
+from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
+from device_sdk.features.logmel import logmel
+from device_sdk.runtimes.ctc import CtcHead
+from device_sdk.runtimes.protocol import encode_whole
 from examples.liu_2020 import meetings as ami
 from examples.liu_2020.lists import Client, Hearing, NBest, listeners, open_cache, read_clients, write_client
 from examples.liu_2020.making import BaseSettings, Scale, base_sentences, make_lists
@@ -35,6 +38,7 @@ from examples.liu_2020.passes import FirstPass, recognize
 from rescoring.words import WordList
 from server.lab.corpora.text import MEETINGS
 from server.lab.corpora.voices import VARIANTS
+from tests.tiny import with_ctc_head
 
 WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in "lmnr")))
 
@@ -260,6 +264,27 @@ def test_meetings_that_were_finished_are_not_heard_again(tmp_path: Path, tiny_bu
     assert read_clients(tmp_path) == [found]
 
 
+def test_lists_are_in_the_order_of_transducer_and_ctc_head_together(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+    setting, first = SETTINGS["ami"], FirstPass(most=2, decoding=DecodingSettings(beam=8, nbest=8))
+    talk, found = (Meeting("ES2002a", TURNS),), {}
+    for weight in (0.0, 0.5):
+        (folder := tmp_path / str(weight)).mkdir()
+        bundle = with_ctc_head(tiny_bundle, folder, weight).path
+        recognize({"ES2002": talk}, "test", bundle, folder, setting, first, lambda *_: None, scored=False)
+        (found[weight],) = read_clients(folder)
+    reordered = 0
+    for number, (plain, both) in enumerate(zip(found[0.0].utterances, found[0.5].utterances, strict=True)):
+        samples = ami.waveform(talk[0], number, TURNS[number], cast(talk, "test"))
+        head, recognizer = CtcHead(Bundle.open(bundle)), Recognizer(bundle)
+        scores = head.scores(head(encode_whole(recognizer.transducer, logmel(samples))), plain.texts)
+        expected = dict(zip(plain.texts, np.add(plain.acoustic, 0.5 * scores), strict=True))
+        assert dict(zip(both.texts, both.acoustic, strict=True)) == pytest.approx(expected, abs=2e-3)
+        assert list(both.acoustic) == sorted(both.acoustic, reverse=True)
+        reordered += both.texts != plain.texts
+    assert reordered
+
+
 THINGS = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
 TINY = Scale(
     base=BaseSettings(1, 2, shard=6, watched=1, size=16, feed_forward=32, blocks=1, heads=2),
@@ -313,10 +338,14 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(
     assert text and not any(word in unheard for sentence in text for word in sentence.split())
 
     told: set[str] = set()
-    held = open_cache(make_lists(data, work, setting, TINY, lambda what, *_: told.add(what), tiny_bundle))
+    start = with_ctc_head(tiny_bundle, tmp_path)
+    held = open_cache(make_lists(data, work, setting, TINY, lambda what, *_: told.add(what), start))
     assert len(held.development) == 1 and len(held.test) == 2 and {len(client) for client in held.test} == {2}
     models = work / ("ami-inside" if setting.inside else "general")
     assert (models / "language_models" / "text.txt").read_text().splitlines() == text
+    shipped = Bundle.open(models / "bundle")
+    assert shipped.file("ctc.onnx").read_bytes() == start.file("ctc.onnx").read_bytes()
+    assert shipped.combination.ctc == start.combination.ctc > 0
     assert set(held.about["perplexity"]["neural"]) == {"ami-development.txt", "ami-test.txt"}
     assert {"both passes, test", "both passes, development", "first pass, general speech"} <= told
     assert all(words is not None for client in held.test for words in client.heard.said)
@@ -325,5 +354,5 @@ def test_lists_are_made_once_and_no_test_meeting_is_learned_from(
     assert held.hearing is not None and held.hearing.said.sum() == sum(nbest.words for nbest in general.utterances)
 
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}
-    make_lists(data, work, setting, replace(TINY, test=2), lambda *_: None, tiny_bundle)
+    make_lists(data, work, setting, replace(TINY, test=2), lambda *_: None, start)
     assert before == {path: path.stat().st_mtime_ns for path in work.rglob("*.gz")}, "what is there is not made again"
