@@ -55,7 +55,7 @@ def test_the_assistant_learns_from_an_answer(tiny_bundle: Bundle, spoken: Path, 
     os.close(terminal)
     assert process.returncode == 0 and "learned in" in said
     steps = re.search(r"(\d+) learning steps", said)
-    assert steps is not None and 4 <= int(steps[1]) <= 10  # of an utterance that was corrected
+    assert steps is not None and 4 <= int(steps[1]) <= 16  # of an utterance that was corrected
 
 
 def test_a_fleet_learns_and_says_what_it_cost(tiny_bundle: Bundle, tmp_path: Path, monkeypatch, capsys) -> None:
