@@ -25,6 +25,8 @@ from rescoring.marginals import reliability, unigram, weighted_counts
 from rescoring.words import WordList
 
 Array = NDArray[np.float64]
+CORRECTED = 0.2
+"""Share of the utterances whose words a user who corrects tells the device afterwards, drawn by the client's name."""
 _SUFFIX = ".jsonl.gz"
 
 
@@ -97,7 +99,8 @@ class Heard:
     hypotheses; W: words of all hypotheses. first: where each list begins, and where the last one ends [U + 1].
     acoustic, neural, ngram: scores [H], nats. words, unlisted: counts [H]. flat: word ids [W], 0 for unlisted words.
     owner: the hypothesis that each is of [W]. errors: word errors [H], for whoever judges; no device sees them, nor
-    ``said``, the ids of what was said in each utterance, where that is known."""
+    ``said``, the ids of what was said in each utterance, where that is known, but where its user tells it: corrected
+    [U], for methods that count it."""
 
     first: NDArray[np.int64]
     acoustic: Array
@@ -109,6 +112,7 @@ class Heard:
     owner: NDArray[np.int64]
     errors: NDArray[np.int64]
     said: tuple[NDArray[np.int64] | None, ...]
+    corrected: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.said)
@@ -125,6 +129,7 @@ class Heard:
             flat=self.flat[words],
             owner=self.owner[words] - begin,
             said=self.said[start:stop],
+            corrected=self.corrected[start:stop],
             **{name: getattr(self, name)[begin:end] for name in held},
         )
 
@@ -197,6 +202,8 @@ def _heard(client: Client, words: WordList) -> Heard:
         raise DataError(f"{client.name}: n-best lists without scores of language models; run the second pass")
     ids = [words.ids(text) for nbest in utterances for text in nbest.texts]
     counts = np.array([len(row) for row in ids])
+    drawn = np.random.default_rng(list(client.name.encode())).random(len(utterances)) < CORRECTED
+    said = tuple(None if nbest.said is None else np.array(words.ids(nbest.said), np.int64) for nbest in utterances)
 
     def together(name: str, kind: type) -> NDArray[Any]:
         return np.array([value for nbest in utterances for value in getattr(nbest, name)], kind)
@@ -211,7 +218,8 @@ def _heard(client: Client, words: WordList) -> Heard:
         flat=np.array([word for row in ids for word in row], np.int64),
         owner=np.repeat(np.arange(len(ids)), counts),
         errors=together("errors", np.int64),
-        said=tuple(None if nbest.said is None else np.array(words.ids(nbest.said), np.int64) for nbest in utterances),
+        said=said,
+        corrected=drawn & np.array([text is not None for text in said]),
     )
 
 

@@ -14,6 +14,8 @@ from examples.liu_2020.adaptation import Method
 from examples.liu_2020.lists import Cached, Heard, Listener, over_heard
 from examples.liu_2020.rows import (
     BASELINE,
+    CORRECTED_FOLLOWING,
+    CORRECTED_ROUNDS,
     EXACT,
     FOLLOWING,
     GLOBAL,
@@ -135,6 +137,7 @@ def _chosen(whom: str, plain: CombinationWeights, methods: Mapping[str, Method])
         "clients": whom,
         "weights": {name: each.to_mapping() for name, each in chosen.items()},
         "pseudo": {name: how.pseudo for name, how in methods.items() if how.pseudo is not None},
+        "correction": {name: how.correction for name, how in methods.items() if how.correction},
         "edges": {name: names for name, names in found.items() if names},
     }
 
@@ -164,6 +167,9 @@ def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if (whole := change("5", FOLLOWING)) is not None:
         text = "relative change where the personal part follows each utterance"
         yield runner.finding(text, whole, "at most -0.08", lambda mean: mean <= -0.08)
+    for name in (CORRECTED_ROUNDS, CORRECTED_FOLLOWING):
+        if (told := change("5", name)) is not None:
+            yield runner.finding(f"relative change by the {name}", told, "at most -0.05", lambda mean: mean <= -0.05)
     if (own := change("5", PERSONAL)) is not None:
         text = "relative change by the personal part alone"
         yield runner.finding(text, own, "at most -0.05", lambda mean: mean <= -0.05)
