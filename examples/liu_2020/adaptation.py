@@ -28,18 +28,17 @@ Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
-    2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone, ``said``
-    what was said: yardsticks, for which somebody would have to know it. renewed: when the personal part follows what
+    2020, or the ``second``'s as on a device. ``corrected`` counts what was said where the user corrects, and nothing
+    else. ``errors`` counts the entry with the fewest word errors alone, ``said`` what was said: yardsticks, for which
+    somebody would have to know it. renewed: when the personal part follows what
     was said, after each utterance as on a device, or once a round (section 2.2 has both). reliability: what each heard
-    word counts [n]; all alike in the paper. pseudo: of it. correction: what a word counts of an utterance that the user
-    corrects, in the place of its list; 0 where nobody corrects."""
+    word counts [n]; all alike in the paper. pseudo: of it."""
 
     weights: CombinationWeights
-    ranks: Literal["first", "second", "errors", "said"] = "first"
+    ranks: Literal["first", "second", "corrected", "errors", "said"] = "first"
     renewed: Literal["utterance", "round"] = "utterance"
     reliability: Array | None = field(default=None, repr=False, compare=False)
     pseudo: float | None = None
-    correction: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +66,19 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, how
 
 
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
-    """The device after more utterances, of which nothing but their own n-best lists is known (eq. 3 and 4), and what
-    the user corrects. scores: of the second pass [H]."""
-    if how.ranks == "said":
-        found = _said(heard, np.ones(len(heard), np.bool_), len(known.counts))
+    """The device after more utterances, of which nothing but their own n-best lists is known (eq. 3 and 4), or what the
+    user corrects. scores: of the second pass [H]."""
+    if how.ranks in ("corrected", "said"):
+        told = heard.corrected if how.ranks == "corrected" else np.ones(len(heard), np.bool_)
+        said = (said for said, known in zip(heard.said, told, strict=True) if known and said is not None)
+        words = np.concatenate([heard.flat[:0], *said])
+        worth = np.ones(len(words))
     else:
         words, worth = heard.flat, shares_of(heard, scores, how)[heard.owner]
         if how.reliability is not None:
             worth *= how.reliability[words]
-        if how.correction:
-            worth *= np.repeat(~heard.corrected, np.diff(heard.first))[heard.owner]
-        found = np.bincount(words, worth, minlength=len(known.counts)).astype(np.float64)
-        if how.correction:
-            found += how.correction * _said(heard, heard.corrected, len(found))
+    found = np.bincount(words, worth, minlength=len(known.counts))
     return Personal(known.counts + found, known.pending + found)
-
-
-def _said(heard: Heard, which: NDArray[np.bool_], words: int) -> Array:
-    """How often each word was said in these utterances, where that is known [n]. which: [U]. words: n."""
-    chosen = (said for said, asked in zip(heard.said, which, strict=True) if asked and said is not None)
-    return np.bincount(np.concatenate([heard.flat[:0], *chosen]), minlength=words).astype(np.float64)
 
 
 def shares_of(heard: Heard, scores: Array, how: Method) -> Array:

@@ -40,8 +40,6 @@ MARGINALS: Axes = {
 smoothing stays what servers publish with: beyond a thousand words it and lambda say the same, and noise costs more."""
 PSEUDO = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Of :func:`rescoring.marginals.reliability`."""
-CORRECTIONS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""What a word of a correction counts; one of the list's first entry counts 1."""
 
 
 def tuned_baseline(
@@ -188,7 +186,8 @@ FOLLOWING = "personal part after each utterance"
 """The latter two count a heard word by how reliable it is, where that is known."""
 CORRECTED_ROUNDS = "personal part alone, one utterance in five corrected, renewed each round"
 CORRECTED_FOLLOWING = "personal part after each utterance, one in five corrected"
-"""The same two where users correct some of what was heard."""
+"""The same two where users correct what was heard, and only what they correct counts: it is worth so much more that
+words of the lists add nothing to it."""
 YARDSTICK = "yardstick: best entries are known"
 TRUTH = "yardstick: what was said is known"
 """Counts of the entries with the fewest errors, and of the true words: what better counts could be worth at most."""
@@ -208,19 +207,18 @@ def extend(
     where the paper's own personal part is one of them. Returns the methods by name, in the order of the table, and
     their errors on development meetings."""
     own = Method(start if hearing is None else replace(start, sigma=BANDWIDTH))
-    corrected = replace(own, correction=CORRECTIONS[len(CORRECTIONS) // 2])
-    following = {FOLLOWING: own, CORRECTED_FOLLOWING: corrected}
+    following = {FOLLOWING: own, CORRECTED_FOLLOWING: Method(start, ranks="corrected")}
     yardsticks = {YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
     methods = {**following, **yardsticks}
     if alone:
-        once = {PERSONAL: own, CORRECTED_ROUNDS: corrected, **following, **yardsticks}
+        once = {PERSONAL: own, CORRECTED_ROUNDS: following[CORRECTED_FOLLOWING], **following, **yardsticks}
         methods = {name: how if name in following else replace(how, renewed="round") for name, how in once.items()}
     if hearing is not None:
         methods = {AS_HEARD: Method(start, renewed="round" if alone else "utterance"), **methods}
     if any(words is None for client in clients for words in client.heard.said):
-        methods = {name: how for name, how in methods.items() if name != TRUTH and not how.correction}
+        methods = {name: how for name, how in methods.items() if how.ranks not in ("corrected", "said")}
     for name, how in methods.items():
-        known = None if name in (AS_HEARD, YARDSTICK, TRUTH) else hearing
+        known = hearing if name in (PERSONAL, FOLLOWING) else None
         methods[name] = tuned_method(clients, background, how, rounds, axes, partial(tell, name), alone, known)
     errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
     return methods, errors
@@ -236,23 +234,16 @@ def tuned_method(
     alone: bool,
     hearing: Hearing | None,
 ) -> Method:
-    """The method with the weights chosen for it, and where it is known how the recognizer hears, or where users
-    correct, with the reliability and then the corrections' worth of the fewest errors, before the weights are chosen
-    once more."""
-    choices: list[list[dict[str, Any]]] = [
-        [{"reliability": hearing.reliability(pseudo), "pseudo": pseudo} for pseudo in PSEUDO] if hearing else [],
-        [{"correction": worth} for worth in CORRECTIONS] if how.correction else [],
-    ]
-    how = replace(how, **{name: value for held in choices if held for name, value in held[len(held) // 2].items()})
-
-    def tuned(how: Method) -> Method:
+    """The method with the weights chosen for it, and where it is known how the recognizer hears, with the reliability
+    of the fewest errors."""
+    if hearing is None:
         return replace(how, weights=tuned_marginals(clients, background, how, rounds, axes, tell, alone))
-
-    how = tuned(how)
-    for tried in ([replace(how, **each) for each in held] for held in choices if held):
-        errors = smoothed(np.array([adaptation_errors(clients, background, each, rounds, alone) for each in tried]))
-        how = tried[int(errors.argmin())]
-    return tuned(how) if any(choices) else how
+    tried = [replace(how, reliability=hearing.reliability(pseudo), pseudo=pseudo) for pseudo in PSEUDO]
+    first = tuned_marginals(clients, background, tried[len(tried) // 2], rounds, axes, tell, alone)
+    every = [replace(each, weights=first) for each in tried]
+    errors = smoothed(np.array([adaptation_errors(clients, background, each, rounds, alone) for each in every]))
+    chosen = every[int(errors.argmin())]
+    return replace(chosen, weights=tuned_marginals(clients, background, chosen, rounds, axes, tell, alone))
 
 
 def alone_rows(methods: Mapping[str, Method], rounds: int) -> Iterator[Setting]:

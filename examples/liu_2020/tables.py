@@ -137,7 +137,6 @@ def _chosen(whom: str, plain: CombinationWeights, methods: Mapping[str, Method])
         "clients": whom,
         "weights": {name: each.to_mapping() for name, each in chosen.items()},
         "pseudo": {name: how.pseudo for name, how in methods.items() if how.pseudo is not None},
-        "correction": {name: how.correction for name, how in methods.items() if how.correction},
         "edges": {name: names for name, names in found.items() if names},
     }
 

@@ -246,17 +246,15 @@ def test_what_is_known_of_the_recognizer_chooses_how_much_it_is_believed() -> No
         assert how.weights.sigma == (BANDWIDTH if corrected else start.sigma)
 
 
-def test_what_a_correction_is_worth_is_chosen() -> None:
-    start = CombinationWeights(sigma=1.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0)
+def test_corrections_have_rows_where_what_was_said_is_known() -> None:
+    start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=20.0, word_bonus=0.0, alpha=0.0)
     told = [replace(one, heard=replace(one.heard, said=tuple(map(_right, _lists(one))))) for one in TWO]
     told = [replace(one, heard=replace(one.heard, corrected=np.ones(len(one), np.bool_))) for one in told]
     axes = {**SMALL, "marginal": (0.25, 0.5, 1.0)}
     methods, errors = rows.extend(told, BACKGROUND, start, 2, axes=axes, alone=True)
-    assert list(methods)[:4] == [rows.PERSONAL, rows.CORRECTED_ROUNDS, rows.FOLLOWING, rows.CORRECTED_FOLLOWING]
-    worth = {name: how.correction for name, how in methods.items()}
-    assert {worth.pop(name) for name in (rows.CORRECTED_ROUNDS, rows.CORRECTED_FOLLOWING)} <= set(rows.CORRECTIONS)
-    assert set(worth.values()) == {0.0}
-    assert errors[rows.CORRECTED_FOLLOWING] <= errors[rows.FOLLOWING], "what was said, instead of what was heard"
+    names = [rows.PERSONAL, rows.CORRECTED_ROUNDS, rows.FOLLOWING, rows.CORRECTED_FOLLOWING, rows.YARDSTICK, rows.TRUTH]
+    assert list(methods) == names and methods[rows.CORRECTED_FOLLOWING].renewed == "utterance"
+    assert errors[rows.CORRECTED_ROUNDS] == errors[rows.TRUTH], "all are corrected here"
 
 
 def test_what_was_said_counts_once_a_word() -> None:
@@ -266,23 +264,14 @@ def test_what_was_said_counts_once_a_word() -> None:
     assert known.counts[:4].tolist() == [0.0, 1.0, 2.0, 0.0] and known.counts.sum() == 3.0
 
 
-def test_what_is_corrected_counts_in_the_place_of_what_was_heard() -> None:
-    one, other = (CLIENTS[0].heard.part(slice(place, place + 1)) for place in range(2))
-    both = replace(
-        CLIENTS[0].heard.part(slice(0, 2)),
-        said=(np.array([1, 2, 2], np.int64), np.array([3], np.int64)),
-        corrected=np.array([True, False]),
+def test_what_is_corrected_counts_and_nothing_else() -> None:
+    heard = replace(
+        CLIENTS[0].heard.part(slice(0, 3)),
+        said=(np.array([1, 2, 2], np.int64), np.array([3], np.int64), None),
+        corrected=np.array([True, False, True]),
     )
-    method = Method(PAPER, reliability=np.full(len(BACKGROUND), 0.5), correction=4.0)
-
-    def counts(heard: Heard, how: Method) -> NDArray[np.float64]:
-        return learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.acoustic)), how).counts
-
-    nobody = replace(method, correction=0.0)
-    assert counts(both, nobody) == pytest.approx(counts(one, nobody) + counts(other, nobody))
-    expected = counts(other, nobody)
-    expected[[1, 2]] += 4.0, 8.0
-    assert counts(both, method) == pytest.approx(expected)
+    known = learn(begin(len(BACKGROUND)), heard, np.zeros(len(heard.acoustic)), Method(PAPER, ranks="corrected"))
+    assert known.counts[:4].tolist() == [0.0, 1.0, 2.0, 0.0] and known.counts.sum() == 3.0
 
 
 def test_a_user_corrects_one_utterance_in_five_whose_words_are_known() -> None:
@@ -293,12 +282,11 @@ def test_a_user_corrects_one_utterance_in_five_whose_words_are_known() -> None:
     assert (heard.heard.corrected == again.heard.corrected).all()
 
 
-@pytest.mark.parametrize("correction", [0.0, 2.0])
-@pytest.mark.parametrize("ranks", ["first", "second", "errors", "said"])
+@pytest.mark.parametrize("ranks", ["first", "second", "corrected", "errors", "said"])
 def test_a_round_at_once_is_learned_as_its_utterances_are(
-    ranks: Literal["first", "second", "errors", "said"], correction: float
+    ranks: Literal["first", "second", "corrected", "errors", "said"],
 ) -> None:
-    heard, how = CLIENTS[0].heard, Method(PAPER, ranks=ranks, correction=correction)
+    heard, how = CLIENTS[0].heard, Method(PAPER, ranks=ranks)
     said = tuple(np.array([number % 3, 4]) for number in range(len(heard)))
     heard = replace(heard, said=said, corrected=np.arange(len(heard)) % 5 == 0)
     scores = np.random.default_rng(0).integers(0, 3, len(heard.acoustic)).astype(np.float64)  # some are equal
