@@ -26,7 +26,8 @@ from rescoring.words import WordList
 
 Array = NDArray[np.float64]
 CORRECTED = 0.2
-"""Share of the utterances whose words a user who corrects tells the device afterwards, drawn by the client's name."""
+"""Share of all utterances, heard rightly or not, whose words a user who corrects tells the device afterwards; drawn by
+the client's name."""
 _SUFFIX = ".jsonl.gz"
 
 

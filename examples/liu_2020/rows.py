@@ -207,12 +207,12 @@ def extend(
     where the paper's own personal part is one of them. Returns the methods by name, in the order of the table, and
     their errors on development meetings."""
     own = Method(start if hearing is None else replace(start, sigma=BANDWIDTH))
-    following = {FOLLOWING: own, CORRECTED_FOLLOWING: Method(start, ranks="corrected")}
-    yardsticks = {YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
-    methods = {**following, **yardsticks}
+    corrected = Method(start, ranks="corrected")
+    following = {FOLLOWING: own, CORRECTED_FOLLOWING: corrected}
+    methods = {**following, YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
     if alone:
-        once = {PERSONAL: own, CORRECTED_ROUNDS: following[CORRECTED_FOLLOWING], **following, **yardsticks}
-        methods = {name: how if name in following else replace(how, renewed="round") for name, how in once.items()}
+        methods = {PERSONAL: own, CORRECTED_ROUNDS: corrected, **methods}
+        methods = {name: how if name in following else replace(how, renewed="round") for name, how in methods.items()}
     if hearing is not None:
         methods = {AS_HEARD: Method(start, renewed="round" if alone else "utterance"), **methods}
     if any(words is None for client in clients for words in client.heard.said):
