@@ -26,6 +26,7 @@ from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.personalization.vocabulary import VocabularyEntry, corrected
 from device_sdk.settings import DeviceSettings
+from rescoring.marginals import PersonalMarginal
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Counting:
 
     def __init__(self, model_state: ModelState, rescorer: Rescorer, settings: DeviceSettings) -> None:
         self._model_state, self._rescorer, self._settings = model_state, rescorer, settings
-        self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None
+        self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, PersonalMarginal] | None = None
         self._expected: _Expected | None = None
 
     @property
@@ -183,11 +184,12 @@ class Counting:
         """Whether words that the user gives may be named."""
         return self._settings.share_words and self._model_state.consent.words
 
-    def marginal(self) -> NDArray[np.float64]:
-        """Of what the user and everybody says -> [n], computed again only after one of them changed."""
+    def marginal(self) -> PersonalMarginal:
+        """Of what the user and everybody says, computed again only after one of them changed."""
         cache, shared = self._model_state.cache, self._model_state.marginals
         if self._marginal is None or self._marginal[0] is not cache or self._marginal[1] is not shared:
-            marginal = caches.marginal(cache, self._model_state.base.background, shared, self._rescorer.weights)
+            base, weights = self._model_state.base, self._rescorer.weights
+            marginal = caches.personal_marginal(cache, base.words, base.background, shared, weights)
             self._marginal = cache, shared, marginal
         return self._marginal[2]
 

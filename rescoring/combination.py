@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rescoring.marginals import personal_scores
-
 Array: TypeAlias = NDArray[np.float64]
 Value: TypeAlias = float | Array
 
@@ -109,7 +107,7 @@ class CombinationWeights:
         section 3.2: 0.5).
     word_bonus: nats added for each word.
     unlisted_bonus: nats added for each word outside the public list, whose spelling no language model scores.
-    marginal: lambda of Liu & Peng 2020, eq. 1; 0 turns the adaptation off.
+    marginal: lambda of Liu & Peng 2020, eq. 1, for words that were only heard; it grows with those that are confirmed.
     alpha, beta: weights of the global and of the personal unigram in eq. 2; alpha + beta <= 1.
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
@@ -218,19 +216,19 @@ def score_nbest(
     *,
     neural: LanguageModel | None = None,
     ngram: LanguageModel | None = None,
-    factors: NDArray[np.float64] | None = None,
+    personal: NDArray[np.float64] | None = None,
     hotword: Sequence[float] | None = None,
     ctc: Sequence[float] | None = None,
 ) -> NBestScores:
     """Score N hypotheses of one utterance with one call to each language model. sentences: N lists of word ids, 0 for
-    unlisted words. acoustic, hotword, ctc: N scores, nats. factors: [n], log of eq. 1's factor for each word
-    (``rescoring.marginals.adaptation``), or None for no adaptation."""
+    unlisted words. acoustic, hotword, ctc: N scores, nats. personal: what marginal adaptation adds [N], nats
+    (``rescoring.marginals.PersonalMarginal.scores``), or None for no adaptation."""
 
     def total_of(model: LanguageModel | None) -> NDArray[np.float64] | None:
         return None if model is None else np.array([float(values.sum()) for values in model(sentences)])
 
     neural_scores, ngram_scores = total_of(neural), total_of(ngram)
-    personal = np.zeros(len(sentences)) if factors is None else personal_scores(sentences, factors)
+    personal = np.zeros(len(sentences)) if personal is None else personal
     total = combine(
         weights,
         acoustic=np.asarray(acoustic, np.float64),

@@ -6,6 +6,7 @@ scores are natural logarithms (nats). Functions raise ValueError, naming the arg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -124,17 +125,46 @@ def reliability(heard: Array, said: Array, pseudo: float) -> Array:
     return np.asarray((known + pseudo) / (expected + pseudo), np.float64)
 
 
+def confirmed_share(confirmed: float, evidence: float) -> float:
+    """How far a user's confirmed words stand for all that the user says: from 0, where there are none, towards 1.
+
+        r = c / (c + evidence)
+
+    confirmed: how many there are, c. evidence > 0: as many are half of the whole way. By r the words that were only
+    heard give way to the confirmed ones, and lambda grows:
+
+        q(w) = r c(w) / c + (1 - r) q_heard(w),  lambda = (1 - r) lambda_heard + r lambda_confirmed
+
+    That q is eq. 4 once more (``personal_unigram``), with q_heard in the background's place. What was heard holds
+    mistakes, which a large lambda would repeat."""
+    if not (confirmed >= 0 and evidence > 0):
+        raise ValueError(f"confirmed, evidence: found {confirmed!r}, {evidence!r}; expected 0 or more, and more than 0")
+    return confirmed / (confirmed + evidence)
+
+
 def refreshed_marginal(
-    counts: Array, background: Array, global_: Array | None, alpha: float, beta: float, smoothing: float
+    counts: Array,
+    background: Array,
+    global_: Array | None,
+    alpha: float,
+    beta: float,
+    smoothing: float,
+    confirmed: tuple[NDArray[np.int64], Array],
+    share: float,
 ) -> Array:
-    """``interpolated_marginal`` of ``personal_unigram`` in one pass, for values that were checked before -> [n]. A
-    device does this after every utterance. No argument is checked; smoothing or the counts must be above 0."""
-    heard = float(counts.sum()) + smoothing
+    """``interpolated_marginal`` of ``personal_unigram``, and of this for the confirmed words, in one pass, for values
+    that were checked before -> [n]. A device does this after every utterance. confirmed: ids of confirmed words, each
+    once, and their counts, both [c]. share: their ``confirmed_share``, r. No argument is checked."""
+    heard, (ids, said) = float(counts.sum()) + smoothing, confirmed
+    of_heard = beta * (1 - share)
     rest = 1 - beta - (0 if global_ is None else alpha)
-    marginal = (rest + beta * smoothing / heard) * background
-    marginal += (beta / heard) * counts
+    marginal = (rest + of_heard * (smoothing / heard if heard else 1.0)) * background
+    if heard:
+        marginal += (of_heard / heard) * counts
     if global_ is not None:
         marginal += alpha * global_
+    if share:
+        marginal[ids] += (beta * share / float(said.sum())) * said
     return marginal
 
 
@@ -152,25 +182,34 @@ def adaptation(marginal: Array, background: Array, strength: float) -> Array:
     _same(g, u, "marginal", "background")
     if not u.min() > 0:
         raise ValueError(f"background: word {int(u.argmin())} has probability 0, expected every word above 0")
-    with np.errstate(divide="ignore"):
-        return refreshed_adaptation(g, u, strength)
-
-
-def refreshed_adaptation(marginal: Array, background: Array, strength: float) -> Array:
-    """``adaptation`` for distributions that were checked before, as a device does it after every utterance -> [n]."""
     if strength == 0:
-        return np.zeros_like(background)
-    factors = np.log(marginal / background)
-    factors *= strength
+        return np.zeros_like(u)
+    with np.errstate(divide="ignore"):
+        factors: Array = strength * np.log(g / u)
     factors[0] = 0.0
     return factors
 
 
-def personal_scores(sentences: Sequence[Sequence[int]], factors: Array) -> Array:
-    """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), over N hypotheses -> [N].
-    sentences: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``."""
-    values = factors.data  # a few hundred words: quicker one by one than through arrays
-    return np.array([sum([values[word] for word in words], 0.0) for words in sentences])
+@dataclass(frozen=True, slots=True, eq=False)
+class PersonalMarginal:
+    """What a device adapts its language models to. values: g of eq. 2 [n]; background: u [n], positive; strength:
+    lambda of eq. 1. Checked before."""
+
+    values: Array
+    background: Array
+    strength: float
+
+    def scores(self, sentences: Sequence[Sequence[int]]) -> Array:
+        """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), of N hypotheses -> [N].
+        sentences: word ids, 0 for unlisted ones. By the ``adaptation`` of the words that occur: few of those there
+        are, of which logarithms would take longer than all else."""
+        words = sorted({word for words in sentences for word in words if word})
+        if not (words and self.strength):
+            return np.zeros(len(sentences))
+        with np.errstate(divide="ignore"):
+            factors = self.strength * np.log(self.values[words] / self.background[words])
+        values = {0: 0.0, **dict(zip(words, factors.tolist(), strict=True))}
+        return np.array([sum([values[word] for word in words], 0.0) for words in sentences])
 
 
 def unigram(values: ArrayLike, name: str = "unigram") -> Array:

@@ -36,6 +36,9 @@ FORMAT = 1
 UNLISTED_LIMIT = 5000
 """Distinct unlisted, and distinct confirmed, words a cache keeps; beyond it the rarest are forgotten."""
 
+EVIDENCE = 50.0
+"""Confirmed words that are half of the way from what was heard to what was confirmed."""
+
 
 @dataclass(frozen=True, slots=True)
 class MarginalCache:
@@ -83,19 +86,27 @@ def without(cache: MarginalCache, words: Sequence[str]) -> MarginalCache:
     return replace(cache, unlisted=unlisted, confirmed=confirmed)
 
 
-def marginal(
+def personal_marginal(
     cache: MarginalCache,
+    words: WordList,
     background: NDArray[np.float64],
     global_: NDArray[np.float64] | None,
     weights: CombinationWeights,
-) -> NDArray[np.float64]:
-    """The marginal g that rescoring adapts to (Liu & Peng 2020, eq. 2) -> [n]. global_: published by the server, or
-    None."""
-    if not (weights.smoothing or cache.counts.any()):
-        return marginals.interpolated_marginal(background, global_, None, weights.alpha, weights.beta)
-    return marginals.refreshed_marginal(
-        cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing
+) -> marginals.PersonalMarginal:
+    """What rescoring adapts to (Liu & Peng 2020, eq. 2): to what was heard, at the lambda of ``weights``, as long as
+    nothing was confirmed; and the more to what was confirmed, the more of it there is. lambda grows until times the
+    language models' weight it is 1: log(g / u) then counts as much as the acoustic score. global_: published by the
+    server [n], or None."""
+    ids, counts = words.ids(cache.confirmed), np.fromiter(cache.confirmed.values(), np.float64, len(cache.confirmed))
+    listed = np.flatnonzero(ids)
+    confirmed = np.array(ids, np.int64)[listed], counts[listed]
+    share = marginals.confirmed_share(float(confirmed[1].sum()), EVIDENCE)
+    values = marginals.refreshed_marginal(
+        cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
+    full = 1 / weights.language_model if weights.language_model else 0.0
+    strength = (1 - share) * weights.marginal + share * max(weights.marginal, full)
+    return marginals.PersonalMarginal(values, background, strength)
 
 
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:

@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.runtimes.language_model import NeuralLanguageModel, load_ngram
 from rescoring.combination import CombinationWeights, LanguageModel, order, score_nbest
-from rescoring.marginals import refreshed_adaptation
+from rescoring.marginals import PersonalMarginal
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -26,10 +25,9 @@ class Rescorer:
 
     def __init__(self, bundle: Bundle, weights: CombinationWeights | None = None, threads: int = 1) -> None:
         """weights: instead of the bundle's own combination."""
-        self.words, self.background = bundle.words, bundle.background
+        self.words = bundle.words
         self.weights = bundle.combination if weights is None else weights
         self._bundle, self._threads = bundle, threads
-        self._factors: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @cached_property
     def neural(self) -> LanguageModel | None:
@@ -45,23 +43,23 @@ class Rescorer:
         return load_ngram(self._bundle) if counts else None
 
     def rescore(
-        self, hypotheses: Sequence[Hypothesis], marginal: NDArray[np.float64] | None = None
+        self, hypotheses: Sequence[Hypothesis], marginal: PersonalMarginal | None = None
     ) -> tuple[Hypothesis, ...]:
-        """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined. marginal: g of
-        Liu & Peng 2020, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no adaptation. Each
-        language model is asked once, for the whole list. Hypotheses of equal score keep their order."""
+        """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined. marginal: what
+        is adapted to (``device_sdk.personalization.cache.personal_marginal``), or None for no adaptation. Each language
+        model is asked once, for the whole list. Hypotheses of equal score keep their order."""
         if not hypotheses:
             return ()
-        weights = self.weights
+        sentences = [self.words.ids(hypothesis.text) for hypothesis in hypotheses]
         scores = score_nbest(
-            [self.words.ids(hypothesis.text) for hypothesis in hypotheses],
+            sentences,
             [hypothesis.scores.acoustic for hypothesis in hypotheses],
-            weights,
+            self.weights,
             neural=self.neural,
             ngram=self.ngram,
             hotword=[each.scores.hotword + each.scores.pieces for each in hypotheses],
             ctc=[each.scores.ctc for each in hypotheses],
-            factors=None if marginal is None else self.factors(marginal),
+            personal=None if marginal is None else marginal.scores(sentences),
         )
         zeros = np.zeros(len(hypotheses))
         neural = zeros if scores.neural is None else scores.neural
@@ -79,9 +77,3 @@ class Rescorer:
             )
             for index in order(scores.total)
         )
-
-    def factors(self, marginal: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Eq. 1's factor of each word [n], nats, worked out again only for another marginal."""
-        if self._factors is None or self._factors[0] is not marginal:
-            self._factors = marginal, refreshed_adaptation(marginal, self.background, self.weights.marginal)
-        return self._factors[1]

@@ -106,7 +106,7 @@ class Counting:
 def test_every_part_of_every_hypothesis_with_one_call_a_model() -> None:
     neural, ngram = Counting(-2.0), Counting(-1.0)
     weights = CombinationWeights(language_model=0.5, ngram_share=0.5, word_bonus=0.1, unlisted_bonus=-1.0)
-    more = {"factors": np.array([0.25, 1.0, -3.0]), "hotword": [0.0, 0.5, 0.0]}
+    more = {"personal": np.array([-2.0, 0.25, 0.0]), "hotword": [0.0, 0.5, 0.0]}
     found = score_nbest([[1, 2], [0], []], [-1.0, -2.0, -3.0], weights, neural=neural, ngram=ngram, **more)
     assert (neural.calls, ngram.calls) == (1, 1)
     assert np.array_equal(found.neural, [-6.0, -4.0, -2.0]) and np.array_equal(found.ngram, [-3.0, -2.0, -1.0])

@@ -74,17 +74,25 @@ def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
     np.testing.assert_allclose((np.exp(factors) * p)[1:], expected[1:], rtol=1e-9)  # but for Z(h)
     assert factors[0] == 0.0, "the bucket is no word"
     expected = [strength * math.log((g[2] / u[2]) ** 2 * g[4] / u[4]), 0.0]
-    assert marginals.personal_scores([[2, 4, 2], []], factors).tolist() == pytest.approx(expected)
+    added = marginals.PersonalMarginal(g, u, strength).scores([[2, 4, 2], [], [0]])
+    assert added.tolist() == pytest.approx([*expected, 0.0])
 
 
-@given(distributions(6), counts(6), st.none() | distributions(6), st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 3))
-def test_what_a_device_refreshes_is_the_same(u: Any, found: Any, q: Any, alpha: float, beta: float, lam: float) -> None:
-    expected = marginals.interpolated_marginal(u, q, marginals.personal_unigram(found, u, 3.0), alpha, beta)
-    refreshed = marginals.refreshed_marginal(found, u, q, alpha, beta, 3.0)
+shares = st.floats(0, 0.5)
+
+
+@given(
+    distributions(6), counts(6), counts(6), st.none() | distributions(6), shares, shares, st.sampled_from([0.0, 3.0])
+)
+def test_what_a_device_refreshes_is_the_same(
+    u: Any, heard: Any, told: Any, q: Any, alpha: float, beta: float, smoothing: float
+) -> None:
+    """The words that the user confirmed take the background's place in what was heard, which takes it in them."""
+    own = marginals.personal_unigram(told, marginals.personal_unigram(heard, u, smoothing), 7.0)
+    expected = marginals.interpolated_marginal(u, q, own, alpha, beta)
+    confirmed, share = (np.flatnonzero(told), told[told > 0]), marginals.confirmed_share(told.sum(), 7.0)
+    refreshed = marginals.refreshed_marginal(heard, u, q, alpha, beta, smoothing, confirmed, share)
     np.testing.assert_allclose(refreshed, expected)
-    np.testing.assert_allclose(
-        marginals.refreshed_adaptation(refreshed, u, lam), marginals.adaptation(expected, u, lam), atol=1e-9
-    )
 
 
 def test_equations_1_to_5_by_hand() -> None:
@@ -101,7 +109,21 @@ def test_equations_1_to_5_by_hand() -> None:
     np.testing.assert_allclose(g, [0.248978, 0.464387, 0.286635], atol=1e-6)
     factors = marginals.adaptation(g, u, 0.5)  # eq. 1: 0.5 * log(g / u)
     np.testing.assert_allclose(factors, [0.0, 0.218468, 0.179946], atol=1e-6)
-    assert marginals.personal_scores([[1, 2, 0]], factors)[0] == pytest.approx(0.398414, abs=2e-6)
+    assert marginals.PersonalMarginal(g, u, 0.5).scores([[1, 2, 0]])[0] == pytest.approx(0.398414, abs=2e-6)
+
+
+def test_what_is_confirmed_by_hand() -> None:
+    """Six words heard as b, two confirmed as c, which with two of evidence are half of what the user says."""
+    u, heard = np.array([0.5, 0.3, 0.2]), np.array([0.0, 6.0, 0.0])
+    share = marginals.confirmed_share(2.0, 2.0)
+    confirmed = np.array([2]), np.array([2.0])
+    g = marginals.refreshed_marginal(heard, u, None, 0.5, 0.5, 4.0, confirmed, share)
+    q_heard = (heard + 4 * u) / 10  # eq. 4
+    own = 0.5 * np.array([0, 0, 1]) + 0.5 * q_heard
+    assert share == 0.5
+    np.testing.assert_allclose(g, 0.5 * u + 0.5 * own)
+    np.testing.assert_allclose(g, [0.3, 0.33, 0.37])
+    assert (marginals.confirmed_share(0, 50), marginals.confirmed_share(150, 50)) == (0.0, 0.75)
 
 
 lists = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=5)
@@ -123,6 +145,8 @@ GOOD = np.array([0.5, 0.5])
     ("call", "message"),
     [
         (lambda: marginals.gaussian_kernel(1, 0), "sigma"),
+        (lambda: marginals.confirmed_share(1, 0), "evidence: found 1, 0"),
+        (lambda: marginals.confirmed_share(-1, 1), "evidence"),
         (lambda: marginals.gaussian_kernel(0, 1), "rank"),
         (lambda: marginals.gaussian_kernel(1, math.nan), "sigma"),
         (lambda: marginals.weighted_counts([[2]], 1.0, 2), "word id 2"),

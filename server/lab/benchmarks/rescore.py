@@ -8,6 +8,7 @@ work on the machine changes less than the clock's."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 from statistics import median
@@ -25,7 +26,6 @@ from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.language_model import FILE, load_ngram
 from device_sdk.wire.messages import MarginalPlan
 from rescoring.combination import CombinationWeights
-from rescoring.marginals import personal_scores
 from rescoring.words import WordList
 from server.privacy.noise import add_noise
 
@@ -54,7 +54,8 @@ def benchmark() -> list[Figure]:
 
     def adapted() -> Any:
         """A second pass after an utterance: the marginal of the cache as it is now, then the list."""
-        return rescorer.rescore(hypotheses, caches.marginal(cache, rescorer.background, None, rescorer.weights))
+        marginal = caches.personal_marginal(cache, bundle.words, bundle.background, None, rescorer.weights)
+        return rescorer.rescore(hypotheses, marginal)
 
     ways: dict[str, Callable[[], Any]] = {"adapted": adapted}
     ways["neural"] = lambda: rescorer.neural and rescorer.neural(sentences)
@@ -67,7 +68,7 @@ def benchmark() -> list[Figure]:
         ways["torch"] = in_torch
     ms = {name: 1e3 * seconds for name, seconds in alternate(ways, RUNS).items()}
     clock = 1e3 * alternate({"adapted": adapted}, RUNS, 0, perf_counter)["adapted"]
-    added = 1e5 * _added(rescorer, hypotheses, cache) / ms["neural"]
+    added = 1e5 * _added(bundle, rescorer, hypotheses, cache) / ms["neural"]
     what = f"{ENTRIES}-best of {LENGTH} words, {bundle.manifest.name} bundle"
     figures = [
         Figure(f"second pass, {what}", "ms of CPU", ms["adapted"], target=WHOLE, lower_is_better=True),
@@ -108,15 +109,15 @@ def noise() -> list[Figure]:
 
 
 def _spoken(bundle: Bundle, hypotheses: Sequence[Hypothesis], weights: CombinationWeights) -> MarginalCache:
-    """The cache of a user who has said a hundred such sentences."""
+    """The cache of a user who has said a hundred such sentences, and confirmed a thousand words of any list."""
     cache = caches.empty(bundle.words)
     for start in range(100):
         said = [hypotheses[(start + place) % len(hypotheses)].text for place in range(8)]
         cache = caches.update(cache, caches.count_words(said, bundle.words, weights))
-    return cache
+    return replace(cache, confirmed=dict.fromkeys(islice(bundle.words.words, 1, 1001), 1.0))
 
 
-def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: MarginalCache) -> float:
+def _added(bundle: Bundle, rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: MarginalCache) -> float:
     """Seconds of CPU of all that a second pass with adaptation does beyond one without; the median."""
     sentences = [rescorer.words.ids(hypothesis.text) for hypothesis in hypotheses]
     taken = []
@@ -125,8 +126,8 @@ def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: Marginal
             rescorer.neural(sentences)  # leaves the processor's caches as it does in a second pass
         process_time()  # what reading the clock costs after all that is no part of adapting
         begin = process_time()
-        marginal = caches.marginal(cache, rescorer.background, None, rescorer.weights)
-        personal_scores(sentences, rescorer.factors(marginal))
+        marginal = caches.personal_marginal(cache, bundle.words, bundle.background, None, rescorer.weights)
+        marginal.scores(sentences)
         taken.append(process_time() - begin)
     return median(taken)
 

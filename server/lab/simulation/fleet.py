@@ -273,7 +273,8 @@ def _new_recognizer(bundle: Bundle, server: ServerProcess | None, condition: Con
                 shared = decode_marginals(message, bundle.words.digest, len(bundle.words))
     rescorer = Rescorer(bundle)
     if shared is not None:
-        marginal = caches.marginal(caches.empty(bundle.words), bundle.background, shared, rescorer.weights)
+        nothing_said = caches.empty(bundle.words)
+        marginal = caches.personal_marginal(nothing_said, bundle.words, bundle.background, shared, rescorer.weights)
 
     def rescore(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
         return rescorer.rescore(hypotheses, marginal)

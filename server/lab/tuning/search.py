@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from device_sdk.personalization import cache as caches
 from rescoring.combination import CombinationWeights, order
-from rescoring.marginals import adaptation, personal_scores, personal_unigram, weighted_counts
+from rescoring.marginals import personal_unigram, weighted_counts
 from rescoring.words import WordList
 from server.lab.tuning.lists import DevelopmentLists
 
@@ -124,9 +124,8 @@ def marginal_errors(
     errors = np.zeros(len(lists), dtype=np.int64)
     for index, speaker in enumerate(lists.speakers):
         cache = memory.get(speaker, caches.empty(words))
-        marginal = caches.marginal(cache, background, (others or {}).get(speaker), weights)
-        factors = adaptation(marginal, background, weights.marginal)
-        totals = lists.adapted(index, weights, personal_scores(lists.ids[index], factors))
+        marginal = caches.personal_marginal(cache, words, background, (others or {}).get(speaker), weights)
+        totals = lists.adapted(index, weights, marginal.scores(lists.ids[index]))
         ranking = order(totals)
         errors[index] = lists.errors[index, ranking[0]]
         nbest, confirmed = [lists.texts[index][entry] for entry in ranking], lists.confirmed[index]

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -11,7 +12,7 @@ from device_sdk.errors import StateError
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, Signal, Together
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.personalization import cache
-from device_sdk.personalization.cache import confirmed_texts
+from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
 
@@ -79,10 +80,29 @@ def test_marginal_follows_equations_2_and_4() -> None:
     weights = CombinationWeights(alpha=0.5, beta=0.25, smoothing=2.0)
     own = (np.array([0, 0, 0, 0, 2.0]) + 2.0 * BACKGROUND) / 4.0
     published = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
-    np.testing.assert_allclose(
-        cache.marginal(held, BACKGROUND, published, weights), 0.25 * BACKGROUND + 0.5 * published + 0.25 * own
-    )
-    np.testing.assert_allclose(cache.marginal(cache.empty(WORDS), BACKGROUND, None, weights), BACKGROUND)
+    found = cache.personal_marginal(held, WORDS, BACKGROUND, published, weights)
+    np.testing.assert_allclose(found.values, 0.25 * BACKGROUND + 0.5 * published + 0.25 * own)
+    for nothing_said in (weights, replace(weights, smoothing=0.0)):
+        found = cache.personal_marginal(cache.empty(WORDS), WORDS, BACKGROUND, None, nothing_said)
+        np.testing.assert_allclose(found.values, BACKGROUND)
+
+
+def test_what_is_confirmed_counts_more_and_more_strongly() -> None:
+    """Of words that are on no list nothing is known here, so they are no evidence either."""
+    heard = cache.update(cache.empty(WORDS), count(["mocha mocha"], WORDS, 1.0))
+    weights = CombinationWeights(language_model=0.25, beta=0.5, smoothing=2.0, marginal=0.25)
+    held, strengths, ratios = heard, list[float](), list[float]()
+    for _ in range(4):
+        found = cache.personal_marginal(held, WORDS, BACKGROUND, None, weights)
+        np.testing.assert_allclose(found.values.sum(), 1.0)
+        strengths.append(found.strength)
+        ratios.append(found.values[WORDS.id("get")] / BACKGROUND[WORDS.id("get")])
+        for _ in range(50):
+            held = cache.update(held, UtteranceCounts({}, {}, frozenset({"get", "zog"})))
+    assert strengths == pytest.approx([0.25, 0.25 + 3.75 / 2, 0.25 + 3.75 * 2 / 3, 0.25 + 3.75 * 3 / 4])
+    assert ratios == sorted(ratios) and ratios[0] < 1 < ratios[1]
+    for other in (replace(weights, marginal=9.0), replace(weights, language_model=0.0)):  # it never falls
+        assert cache.personal_marginal(held, WORDS, BACKGROUND, None, other).strength == other.marginal
 
 
 @given(st.lists(texts, max_size=4), st.floats(0.3, 4))

@@ -9,7 +9,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.personalization.rescorer import Rescorer
 from rescoring.combination import CombinationWeights, combine
-from rescoring.marginals import adaptation
+from rescoring.marginals import PersonalMarginal, adaptation
 from tests.speech import packaged
 
 WEIGHTS = CombinationWeights(
@@ -38,7 +38,7 @@ def rescorer(tiny_bundle: Bundle) -> Rescorer:
 def test_parts_and_total(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
     marginal = np.random.default_rng(0).dirichlet(np.ones(len(tiny_bundle.words)))
     factors = adaptation(marginal, tiny_bundle.background, WEIGHTS.marginal)
-    found = rescorer.rescore(NBEST, marginal)
+    found = rescorer.rescore(NBEST, PersonalMarginal(marginal, tiny_bundle.background, WEIGHTS.marginal))
     assert [entry.score for entry in found] == sorted((entry.score for entry in found), reverse=True)
     assert len(found) == len(NBEST) and rescorer.neural is not None
     for entry in found:
@@ -58,7 +58,8 @@ def test_parts_and_total(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
 def test_no_marginal_no_adaptation(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
     plain = rescorer.rescore(NBEST)
     assert all(entry.scores.personal == 0.0 for entry in plain)
-    unchanged = rescorer.rescore(NBEST, tiny_bundle.background)
+    background = tiny_bundle.background
+    unchanged = rescorer.rescore(NBEST, PersonalMarginal(background, background, 1.0))
     assert [entry.text for entry in unchanged] == [entry.text for entry in plain] and rescorer.rescore([]) == ()
 
 
@@ -67,7 +68,8 @@ def test_a_favourite_word_moves_up(rescorer: Rescorer, tiny_bundle: Bundle) -> N
     for favourite in ("jazz", "news"):
         marginal = tiny_bundle.background * 0.01
         marginal[tiny_bundle.words.id(favourite)] += 0.99
-        assert rescorer.rescore([one, two], marginal)[0].text == f"play some {favourite}"
+        adapted = PersonalMarginal(marginal, tiny_bundle.background, WEIGHTS.marginal)
+        assert rescorer.rescore([one, two], adapted)[0].text == f"play some {favourite}"
 
 
 def test_without_models_the_first_pass_and_the_words_remain(monkeypatch, tiny_bundle):

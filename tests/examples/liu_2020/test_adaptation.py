@@ -27,7 +27,6 @@ from examples.liu_2020.adaptation import (
 )
 from examples.liu_2020.lists import BANDWIDTH, Client, Heard, Hearing, Listener, listeners, over_heard
 from rescoring.combination import CombinationWeights, order, score_nbest
-from rescoring.marginals import adaptation
 from tests.examples.liu_2020.test_lists import WORDS, background, client
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0)
@@ -115,12 +114,11 @@ def test_a_device_on_its_own_does_the_same() -> None:
     raw, (heard,) = client("A1a", 7), listeners([client("A1a", 7)], WORDS)
     known, u, expected = caches.empty(WORDS), BACKGROUND, []
     for nbest in raw.utterances:
-        g = caches.marginal(known, u, None, weights)
         ids = [WORDS.ids(text) for text in nbest.texts]
-        factors = adaptation(g, u, weights.marginal)
+        personal = caches.personal_marginal(known, WORDS, u, None, weights).scores(ids)
         scores = ([np.array([value]) for value in values] for values in (nbest.neural, nbest.ngram))
         models = {kind: lambda _, own=own: own for kind, own in zip(("neural", "ngram"), scores, strict=True)}
-        found = score_nbest(ids, nbest.acoustic, weights, **models, factors=factors)
+        found = score_nbest(ids, nbest.acoustic, weights, **models, personal=personal)
         ranking = order(found.total)
         expected.append(nbest.errors[ranking[0]])
         counts = caches.count_words([nbest.texts[i] for i in ranking], WORDS, weights)
