@@ -104,9 +104,13 @@ def personal_marginal(
     values = marginals.refreshed_marginal(
         cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
+    return marginals.PersonalMarginal(values, background, grown(weights, share))
+
+
+def grown(weights: CombinationWeights, share: float) -> float:
+    """Lambda, of which a share of words was confirmed (``marginals.confirmed_share``)."""
     full = 1 / weights.language_model if weights.language_model else 0.0
-    strength = (1 - share) * weights.marginal + share * max(weights.marginal, full)
-    return marginals.PersonalMarginal(values, background, strength)
+    return (1 - share) * weights.marginal + share * max(weights.marginal, full)
 
 
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:

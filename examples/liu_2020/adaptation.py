@@ -13,11 +13,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.personalization.cache import EVIDENCE, grown
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
-from rescoring.marginals import adaptation, gaussian_kernel, interpolated_marginal, personal_unigram, pseudo_count
+from rescoring.marginals import (
+    adaptation,
+    confirmed_share,
+    gaussian_kernel,
+    interpolated_marginal,
+    personal_unigram,
+    pseudo_count,
+)
 from server.aggregation.marginals import nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.plans.round import RoundSettings
 from server.privacy.noise import add_noise, released_variance
@@ -28,14 +36,14 @@ Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
-    2020, or the ``second``'s as on a device. ``corrected`` counts what was said where the user corrects, and nothing
-    else. ``errors`` counts the entry with the fewest word errors alone, ``said`` what was said: yardsticks, for which
-    somebody would have to know it. renewed: when the personal part follows what
-    was said, after each utterance as on a device, or once a round (section 2.2 has both). reliability: what each heard
-    word counts [n]; all alike in the paper. pseudo: of it."""
+    2020, or the ``second``'s. ``device`` counts as devices do: by the second pass, or what was said where the user
+    corrects it, by which lambda grows. ``corrected`` counts what was said there, and nothing else. ``errors`` counts
+    the entry with the fewest word errors alone, ``said`` what was said: yardsticks, for which somebody would have to
+    know it. renewed: when the personal part follows what was said, after each utterance as on a device, or once a round
+    (section 2.2 has both). reliability: what each heard word counts [n]; all alike in the paper. pseudo: of it."""
 
     weights: CombinationWeights
-    ranks: Literal["first", "second", "corrected", "errors", "said"] = "first"
+    ranks: Literal["first", "second", "device", "corrected", "errors", "said"] = "first"
     renewed: Literal["utterance", "round"] = "utterance"
     reliability: Array | None = field(default=None, repr=False, compare=False)
     pseudo: float | None = None
@@ -44,15 +52,16 @@ class Method:
 @dataclass(frozen=True, slots=True)
 class Personal:
     """counts: weighted word counts so far [n] (the sum of eq. 4). pending: of the utterances since the last
-    report [n]."""
+    report [n]. confirmed: words -> in how many utterances that the user corrected [n]."""
 
     counts: Array
     pending: Array
+    confirmed: Array
 
 
 def begin(words: int) -> Personal:
     """A device that has heard nothing. words: n."""
-    return Personal(np.zeros(words), np.zeros(words))
+    return Personal(np.zeros(words), np.zeros(words), np.zeros(words))
 
 
 def adaptation_of(known: Personal, background: Array, global_: Array | None, how: Method) -> Array:
@@ -61,24 +70,32 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, how
     weights = how.weights
     counts = known.counts if how.renewed == "utterance" else np.maximum(known.counts - known.pending, 0.0)
     own = personal_unigram(counts, background, weights.smoothing)
+    share = confirmed_share(pseudo_count(known.confirmed), EVIDENCE)
+    if share:
+        own = personal_unigram(known.confirmed, own, EVIDENCE)
     g = interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
-    return adaptation(g, background, weights.marginal)
+    return adaptation(g, background, grown(weights, share))
 
 
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
     """The device after more utterances, of which nothing but their own n-best lists is known (eq. 3 and 4), or what the
     user corrects. scores: of the second pass [H]."""
-    if how.ranks in ("corrected", "said"):
-        told = heard.corrected if how.ranks == "corrected" else np.ones(len(heard), np.bool_)
-        said = (said for said, known in zip(heard.said, told, strict=True) if known and said is not None)
-        words = np.concatenate([heard.flat[:0], *said])
-        worth = np.ones(len(words))
-    else:
+    told = np.ones(len(heard), np.bool_) if how.ranks == "said" else heard.corrected
+    said = [said for said, given in zip(heard.said, told, strict=True) if given and said is not None]
+    words = np.concatenate([heard.flat[:0], *said])
+    worth, confirmed = np.ones(len(words)), known.confirmed
+    if how.ranks == "device":
+        shares = shares_of(heard, scores, how)
+        shares[np.repeat(heard.corrected, np.diff(heard.first))] = 0.0
+        words, worth = np.concatenate([words, heard.flat]), np.concatenate([worth, shares[heard.owner]])
+        for each in said:
+            confirmed = confirmed + np.bincount(np.unique(each[each > 0]), minlength=len(confirmed))
+    elif how.ranks not in ("corrected", "said"):
         words, worth = heard.flat, shares_of(heard, scores, how)[heard.owner]
         if how.reliability is not None:
             worth *= how.reliability[words]
     found = np.bincount(words, worth, minlength=len(known.counts))
-    return Personal(known.counts + found, known.pending + found)
+    return Personal(known.counts + found, known.pending + found, confirmed)
 
 
 def shares_of(heard: Heard, scores: Array, how: Method) -> Array:
@@ -87,7 +104,7 @@ def shares_of(heard: Heard, scores: Array, how: Method) -> Array:
         shares = np.zeros(len(scores))
         shares[heard.best(-heard.errors)] = 1.0
         return shares
-    return gaussian_kernel(heard.ranks(scores if how.ranks == "second" else None), how.weights.sigma)
+    return gaussian_kernel(heard.ranks(scores if how.ranks in ("second", "device") else None), how.weights.sigma)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle import Bundle
 from device_sdk.wire.messages import MarginalPlan
 from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, additions, baseline, simulate
 from examples.liu_2020.lists import BANDWIDTH, Hearing, Listener
@@ -188,6 +189,8 @@ CORRECTED_ROUNDS = "personal part alone, one utterance in five corrected, renewe
 CORRECTED_FOLLOWING = "personal part after each utterance, one in five corrected"
 """The same two where users correct what was heard, and only what they correct counts: it is worth so much more that
 words of the lists add nothing to it."""
+AS_DEVICES = "personal part as devices come, one in five corrected"
+"""With the packaged lambda, which grows with what is corrected: nothing of it is tuned on meetings."""
 YARDSTICK = "yardstick: best entries are known"
 TRUTH = "yardstick: what was said is known"
 """Counts of the entries with the fewest errors, and of the true words: what better counts could be worth at most."""
@@ -208,18 +211,23 @@ def extend(
     their errors on development meetings."""
     own = Method(start if hearing is None else replace(start, sigma=BANDWIDTH))
     corrected = Method(start, ranks="corrected")
-    following = {FOLLOWING: own, CORRECTED_FOLLOWING: corrected}
+    packaged = Bundle.open().combination.to_mapping()
+    as_packaged = {name: packaged[name] for name in ("marginal", "beta", "sigma", "smoothing")}
+    device = Method(replace(start, **as_packaged), ranks="device")
+    following = {FOLLOWING: own, CORRECTED_FOLLOWING: corrected, AS_DEVICES: device}
     methods = {**following, YARDSTICK: Method(start, ranks="errors"), TRUTH: Method(start, ranks="said")}
     if alone:
         methods = {PERSONAL: own, CORRECTED_ROUNDS: corrected, **methods}
         methods = {name: how if name in following else replace(how, renewed="round") for name, how in methods.items()}
     if hearing is not None:
         methods = {AS_HEARD: Method(start, renewed="round" if alone else "utterance"), **methods}
+    told = ("corrected", "device", "said")
     if any(words is None for client in clients for words in client.heard.said):
-        methods = {name: how for name, how in methods.items() if how.ranks not in ("corrected", "said")}
+        methods = {name: how for name, how in methods.items() if how.ranks not in told}
     for name, how in methods.items():
         known = hearing if name in (PERSONAL, FOLLOWING) else None
-        methods[name] = tuned_method(clients, background, how, rounds, axes, partial(tell, name), alone, known)
+        if name != AS_DEVICES:
+            methods[name] = tuned_method(clients, background, how, rounds, axes, partial(tell, name), alone, known)
     errors = {name: adaptation_errors(clients, background, how, rounds, alone) for name, how in methods.items()}
     return methods, errors
 

@@ -13,6 +13,7 @@ from examples import runner
 from examples.liu_2020.adaptation import Method
 from examples.liu_2020.lists import Cached, Heard, Listener, over_heard
 from examples.liu_2020.rows import (
+    AS_DEVICES,
     BASELINE,
     CORRECTED_FOLLOWING,
     CORRECTED_ROUNDS,
@@ -166,7 +167,7 @@ def judge(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if (whole := change("5", FOLLOWING)) is not None:
         text = "relative change where the personal part follows each utterance"
         yield runner.finding(text, whole, "at most -0.08", lambda mean: mean <= -0.08)
-    for name in (CORRECTED_ROUNDS, CORRECTED_FOLLOWING):
+    for name in (CORRECTED_ROUNDS, CORRECTED_FOLLOWING, AS_DEVICES):
         if (told := change("5", name)) is not None:
             yield runner.finding(f"relative change by the {name}", told, "at most -0.05", lambda mean: mean <= -0.05)
     if (own := change("5", PERSONAL)) is not None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from device_sdk.feedback import Accepted, Corrected
 from device_sdk.personalization import cache as caches
 from device_sdk.wire.messages import MarginalPlan
 from examples.liu_2020 import rows
@@ -34,7 +35,7 @@ BACKGROUND = background()
 CLIENTS = listeners([client(f"A{number}a", number) for number in range(4)], WORDS)
 METHODS = {
     "paper": Method(PAPER, renewed="round"),
-    "device": Method(replace(PAPER, sigma=1.0), ranks="second"),
+    "device": Method(replace(PAPER, sigma=1.0), ranks="device"),
 }
 
 
@@ -108,12 +109,17 @@ def test_a_client_hears_of_the_others_through_the_server_alone() -> None:
     assert any((a != b).any() for a, b in zip(alone, served, strict=True))
 
 
-def test_a_device_on_its_own_does_the_same() -> None:
+@pytest.mark.parametrize("corrects", [False, True])
+def test_a_device_on_its_own_does_the_same(corrects: bool) -> None:
     """One client without a server, against the cache and the n-best scoring that devices run."""
-    weights = METHODS["device"].weights
-    raw, (heard,) = client("A1a", 7), listeners([client("A1a", 7)], WORDS)
+    weights, raw = METHODS["device"].weights, client("A1a", 7, 60)
+    if corrects:
+        right = (replace(nbest, said=nbest.texts[nbest.errors.index(0)]) for nbest in raw.utterances)
+        raw = replace(raw, utterances=tuple(right))
+    (heard,) = listeners([raw], WORDS)
+    assert heard.heard.corrected.any() == corrects
     known, u, expected = caches.empty(WORDS), BACKGROUND, []
-    for nbest in raw.utterances:
+    for nbest, told in zip(raw.utterances, heard.heard.corrected.tolist(), strict=True):
         ids = [WORDS.ids(text) for text in nbest.texts]
         personal = caches.personal_marginal(known, WORDS, u, None, weights).scores(ids)
         scores = ([np.array([value]) for value in values] for values in (nbest.neural, nbest.ngram))
@@ -121,17 +127,20 @@ def test_a_device_on_its_own_does_the_same() -> None:
         found = score_nbest(ids, nbest.acoustic, weights, **models, personal=personal)
         ranking = order(found.total)
         expected.append(nbest.errors[ranking[0]])
-        counts = caches.count_words([nbest.texts[i] for i in ranking], WORDS, weights)
-        known = caches.update(known, counts)
+        texts, signal = [nbest.texts[i] for i in ranking], Corrected(nbest.said) if told else Accepted()
+        said = caches.confirmed_texts(texts, signal) or texts
+        counts = caches.count_words(said, WORDS, weights)
+        confirmed = caches.confirmed_words(texts, signal) if told else frozenset()
+        known = caches.update(known, replace(counts, confirmed=confirmed))
     (errors,) = simulate([heard], BACKGROUND, METHODS["device"], 0, None)
-    assert errors.tolist() == expected
+    assert errors.tolist() == expected and 0 < errors.sum() < len(errors)
 
 
 FOUR = np.array([0.1, 0.2, 0.3, 0.4])
 
 
 def device(*counts: float) -> Personal:
-    return Personal(np.array(counts), np.array(counts))
+    return Personal(np.array(counts), np.array(counts), np.zeros(len(counts)))
 
 
 DEVICES = [device(5, 5, 0, 0), device(3, 9, 18, 0)]
@@ -250,8 +259,11 @@ def test_corrections_have_rows_where_what_was_said_is_known() -> None:
     told = [replace(one, heard=replace(one.heard, corrected=np.ones(len(one), np.bool_))) for one in told]
     axes = {**SMALL, "marginal": (0.25, 0.5, 1.0)}
     methods, errors = rows.extend(told, BACKGROUND, start, 2, axes=axes, alone=True)
-    names = [rows.PERSONAL, rows.CORRECTED_ROUNDS, rows.FOLLOWING, rows.CORRECTED_FOLLOWING, rows.YARDSTICK, rows.TRUTH]
-    assert list(methods) == names and methods[rows.CORRECTED_FOLLOWING].renewed == "utterance"
+    alone = [rows.PERSONAL, rows.CORRECTED_ROUNDS]
+    following = [rows.FOLLOWING, rows.CORRECTED_FOLLOWING, rows.AS_DEVICES]
+    assert list(methods) == [*alone, *following, rows.YARDSTICK, rows.TRUTH]
+    assert methods[rows.AS_DEVICES].weights.language_model == start.language_model, "nothing of it is tuned"
+    assert methods[rows.CORRECTED_FOLLOWING].renewed == "utterance"
     assert errors[rows.CORRECTED_ROUNDS] == errors[rows.TRUTH], "all are corrected here"
 
 

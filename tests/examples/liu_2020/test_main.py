@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from device_sdk.errors import ConfigurationError
 from examples.liu_2020.lists import Cached, listeners, write_client
 from examples.liu_2020.rows import (
+    AS_DEVICES,
     BASELINE,
     CORRECTED_FOLLOWING,
     CORRECTED_ROUNDS,
@@ -88,7 +89,7 @@ def test_few_clients_are_measured_by_halves_with_settings_of_the_other_half(tmp_
     document = json.loads(result.stdout)
     assert document["data"]["test"] == {"clients": 3, "meetings": 9, "utterances": 72, "words": 288}
     names = [row["name"] for row in document["tables"]["5"]]
-    assert names == [PERSONAL, CORRECTED_ROUNDS, FOLLOWING, CORRECTED_FOLLOWING, YARDSTICK, TRUTH]
+    assert names == [PERSONAL, CORRECTED_ROUNDS, FOLLOWING, CORRECTED_FOLLOWING, AS_DEVICES, YARDSTICK, TRUTH]
     assert [each["clients"] for each in document["weights"]] == ["Bro", "Bmr, Buw"]
     assert all(row["against"][BASELINE]["groups"] == 9 for row in document["tables"]["5"]), "intervals by meeting"
     assert "share of what counts of the best entries give" in {each["finding"] for each in document["findings"]}
