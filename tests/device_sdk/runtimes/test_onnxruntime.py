@@ -11,6 +11,7 @@ from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
 from export.graphs import joiner
+from tests.tiny import EXACT_INT8
 
 Float = NDArray[np.float32]
 
@@ -69,6 +70,7 @@ def test_int8_is_close_and_follows_the_weights(tiny_bundle: Bundle, features: Fl
     assert np.linalg.norm(found[1] - found[0] - change) < 0.2 * np.linalg.norm(change)
 
 
+@EXACT_INT8
 def test_a_processor_that_clamps_gets_coarser_weights(tiny_bundle: Bundle, features: Float, monkeypatch) -> None:
     expected, _ = OnnxTransducer(tiny_bundle).encode(features)
     monkeypatch.setattr(runtime, "_exact", None)

@@ -12,7 +12,7 @@ from device_sdk.runtimes.onnxruntime import open_session
 from export.graphs import streaming
 from export.networks.rnnt import RNNT
 from tests.device_sdk.bundle.test_bundle import dequantized
-from tests.tiny import tiny_weights
+from tests.tiny import EXACT_INT8, tiny_weights
 
 SHAPES = {
     "one layer": Architecture(1, 16, 1, 12, 10, 8, 20),
@@ -96,6 +96,7 @@ def cell(gates: Float, c: Float) -> tuple[Float, Float]:
     return o * np.tanh(c), c
 
 
+@EXACT_INT8
 def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None:
     sizes = case.sizes
     features = np.random.default_rng(0).normal(-6.0, 3.0, (1, 30, sizes.mel_bins)).astype(np.float32)
@@ -109,6 +110,7 @@ def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None
     assert np.abs(found - expected[0]).max() > 0.0
 
 
+@EXACT_INT8
 def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
     sizes, weights = case.sizes, case.weights
     session, rng = case.session(streaming.predictor), np.random.default_rng(1)
@@ -135,6 +137,7 @@ def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
         np.testing.assert_allclose(alone[0][0], found[0][row], atol=1e-5)
 
 
+@EXACT_INT8
 @pytest.mark.parametrize("shapes", JOINED)
 def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     rng = np.random.default_rng(2)
