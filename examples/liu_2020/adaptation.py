@@ -36,14 +36,14 @@ Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
-    2020, or the ``second``'s. ``device`` counts as devices do: by the second pass, or what was said where the user
-    corrects it, by which lambda grows. ``corrected`` counts what was said there, and nothing else. ``errors`` counts
+    2020. ``device`` counts as devices do: by the second pass, or what was said where the user corrects it, by which
+    lambda grows. ``corrected`` counts what was said there, and nothing else. ``errors`` counts
     the entry with the fewest word errors alone, ``said`` what was said: yardsticks, for which somebody would have to
     know it. renewed: when the personal part follows what was said, after each utterance as on a device, or once a round
     (section 2.2 has both). reliability: what each heard word counts [n]; all alike in the paper. pseudo: of it."""
 
     weights: CombinationWeights
-    ranks: Literal["first", "second", "device", "corrected", "errors", "said"] = "first"
+    ranks: Literal["first", "device", "corrected", "errors", "said"] = "first"
     renewed: Literal["utterance", "round"] = "utterance"
     reliability: Array | None = field(default=None, repr=False, compare=False)
     pseudo: float | None = None
@@ -104,7 +104,7 @@ def shares_of(heard: Heard, scores: Array, how: Method) -> Array:
         shares = np.zeros(len(scores))
         shares[heard.best(-heard.errors)] = 1.0
         return shares
-    return gaussian_kernel(heard.ranks(scores if how.ranks in ("second", "device") else None), how.weights.sigma)
+    return gaussian_kernel(heard.ranks(scores if how.ranks == "device" else None), how.weights.sigma)
 
 
 @dataclass(frozen=True, slots=True)

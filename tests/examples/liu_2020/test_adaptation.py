@@ -292,9 +292,9 @@ def test_a_user_corrects_one_utterance_in_five_whose_words_are_known() -> None:
     assert (heard.heard.corrected == again.heard.corrected).all()
 
 
-@pytest.mark.parametrize("ranks", ["first", "second", "corrected", "errors", "said"])
+@pytest.mark.parametrize("ranks", ["first", "device", "corrected", "errors", "said"])
 def test_a_round_at_once_is_learned_as_its_utterances_are(
-    ranks: Literal["first", "second", "corrected", "errors", "said"],
+    ranks: Literal["first", "device", "corrected", "errors", "said"],
 ) -> None:
     heard, how = CLIENTS[0].heard, Method(PAPER, ranks=ranks)
     said = tuple(np.array([number % 3, 4]) for number in range(len(heard)))
