@@ -367,7 +367,7 @@ class Device:
         """What the device has learned of its user."""
         self._check_open()
         with self._guard:
-            return summarize(self._model_state, self._recent)
+            return summarize(self._model_state, self._recent, len(self._counting.own_words()))
 
     def spent(self) -> dict[str, float]:
         """What the reports of each stream have cost this user so far, as epsilon at ``DeviceSettings.bounds.delta``,

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from device_sdk.consent import Consent
 from device_sdk.learning.memory import Recent
 from device_sdk.model_state import ModelState
-from device_sdk.personalization.expected import own_words
 from device_sdk.state import records
 
 _STREAM = {
@@ -81,8 +80,8 @@ class LearnedSummary:
         return " ".join(self.describe())
 
 
-def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
-    """What a device has learned. Called under the store's guard."""
+def summarize(model_state: ModelState, recent: Recent, expected: int) -> LearnedSummary:
+    """What a device has learned. expected: words that it expects. Called under the store's guard."""
     store, cache, words = model_state.store, model_state.cache, model_state.base.words
     counts = cache.counts
     top = [word for word in np.argsort(-counts, kind="stable")[:11].tolist() if word and counts[word] > 0][:10]
@@ -90,7 +89,7 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
         utterances=cache.utterances,
         words=tuple((words[word], float(counts[word])) for word in top),
         unlisted=len(cache.unlisted),
-        expected=len(own_words(cache.confirmed, model_state.base)),
+        expected=expected,
         steps=model_state.student.steps,
         model_version=model_state.base.version,
         marginals_version=model_state.marginals_version,

@@ -21,7 +21,7 @@ from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, confirmed_words, count_words
-from device_sdk.personalization.expected import expecting
+from device_sdk.personalization.expected import expecting, own_words
 from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.personalization.vocabulary import VocabularyEntry, corrected
@@ -193,17 +193,21 @@ class Counting:
             self._marginal = cache, shared, marginal
         return self._marginal[2]
 
+    def own_words(self) -> Mapping[str, float]:
+        """Words that the user confirmed and others seldom say -> nats that each earns in the first pass."""
+        weight = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
+        return own_words(self._model_state.cache.confirmed, self._model_state.base, weight)
+
     def expected(self, given: Hotwords | None) -> Hotwords | None:
         """What the next utterance expects: the app's phrases for it, the user's vocabulary, and words that the user
         confirmed; made again only after one of them changed."""
         confirmed, known = self._model_state.cache.confirmed, self._model_state.phrases.entries
-        boost = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
-        if not (known or (boost and confirmed)):
+        if not (known or confirmed):
             return given
         made = self._expected
         if made is None or made[0] is not confirmed or made[1] is not known or made[2] is not given:
             before = None if made is None else made[3]
-            found = expecting(given, known.values(), confirmed, self._model_state.base, boost, before)
+            found = expecting(given, known.values(), confirmed, self.own_words(), self._model_state.base, before)
             self._expected = made = confirmed, known, given, found
         return made[3]
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 EVIDENCE = 20.0
 """Words of nobody in particular that are added to the user's: with few of their own, none is surprising."""
-SURPRISE = 3.0
-"""Nats by which log q(w) / u(w) must exceed 0: common words gain nothing, and would push others out of the beam."""
+SURPRISE = 4.0
+"""Nats of log q(w) / u(w) that earn nothing: common words gain nothing, and would push others out of the beam."""
+MOST_EARNED = 8.0
+"""Nats that a word of the user's own earns at most: as much as a phrase of the vocabulary that was confirmed."""
 PROVEN = 8.0
 """Nats that a phrase of the vocabulary earns beside a hotword's once it was confirmed: a name that is on no list costs
 the recognizer some 25. With 12 it is heard where nobody says it."""
@@ -37,18 +39,17 @@ def expecting(
     given: Hotwords | None,
     vocabulary: Iterable[VocabularyEntry],
     confirmed: Mapping[str, float],
+    own: Mapping[str, float],
     bundle: Bundle,
-    boost: float,
     before: Hotwords | None = None,
 ) -> Hotwords | None:
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
-    phrase or spelling of what comes before. confirmed: word -> in how many utterances. boost: nats that a word earns
-    which is there because it was confirmed; 0 for none. Phrases of the vocabulary are looked for once more where names
-    are said, if they may be names: contacts, and words outside the public list. A room or a lamp there would take the
-    place of what people do call. In the search they earn what hotwords do, and :data:`PROVEN` more once the user
-    confirmed them; with words outside the public list, no spelling and no confirmation nothing: a thousand such names
-    push other words out of the beam, and what they earn brings none of them in. before: what was expected last, whose
-    automaton stays where the phrases are the same."""
+    phrase or spelling of what comes before. confirmed: word -> in how many utterances. own: :func:`own_words`. Phrases
+    of the vocabulary are looked for once more where names are said, if they may be names: contacts, and words outside
+    the public list. A room or a lamp there would take the place of what people do call. In the search they earn what
+    hotwords do, and :data:`PROVEN` more once the user confirmed them; with words outside the public list, no spelling
+    and no confirmation nothing: a thousand such names push other words out of the beam, and what they earn brings none
+    of them in. before: what was expected last, whose automaton stays where the phrases are the same."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}
@@ -61,26 +62,28 @@ def expecting(
             earned = (DEFAULT_BOOST if likely else 0.0) + (PROVEN if proven else 0.0)
             phrases.append(Hotword(entry.phrase, earned, spellings, NAMED_AFTER if named else (), listed))
             taken.update((entry.phrase, *spellings))
-    if boost:
-        phrases += [Hotword(word, boost) for word in own_words(confirmed, bundle) if word not in taken]
+    phrases += [Hotword(word, earned) for word, earned in own.items() if word not in taken]
     if len(phrases) == (0 if given is None else len(given.phrases)):
         return given
     return before if before is not None and before.phrases == tuple(phrases) else Hotwords.build(phrases)
 
 
-def own_words(confirmed: Mapping[str, float], bundle: Bundle) -> list[str]:
-    """Words that the user says far more often than others do, the most surprising first: those with
+def own_words(confirmed: Mapping[str, float], bundle: Bundle, weight: float) -> dict[str, float]:
+    """Words that the user says far more often than others do -> nats that each earns, the most surprising first:
 
-        log(q(w) / u(w)) > SURPRISE, q(w) = c(w) / (sum of c + EVIDENCE)
+        weight * (log(q(w) / u(w)) - SURPRISE), q(w) = c(w) / (sum of c + EVIDENCE)
 
-    q is eq. 4 of Liu & Peng 2020 without its background. Of a word outside the list u is that of the rarest listed one.
-    Words that the bundle's tokenizer cannot spell, and those too long to be listened for, are left out."""
+    in whole nats, 1 to ``MOST_EARNED``: few change with an utterance, and with them the automaton. q is eq. 4 of Liu &
+    Peng 2020 without its background, and this their eq. 1 in the beam, of words that are worth it. Of a word outside
+    the list u is that of the rarest listed one. Words that the bundle's tokenizer cannot spell, and those too long to
+    be listened for, are left out."""
     total, rarest = sum(confirmed.values()) + EVIDENCE, float(bundle.background.min())
     found: dict[str, float] = {}
-    for word, count in confirmed.items():
+    for word, count in confirmed.items() if weight else ():
         (listed,) = bundle.words.ids(word) or (0,)
         expected = float(bundle.background[listed]) if listed else rarest
-        surprise = math.log(count / total / expected)
-        if surprise > SURPRISE and len(word) <= LONGEST_PHRASE and bundle.tokenizer.letters.issuperset(word):
-            found[word] = surprise
-    return sorted(found, key=lambda word: (-found[word], word))[:MOST]
+        earned = weight * (math.log(count / total / expected) - SURPRISE)
+        if round(earned) >= 1 and len(word) <= LONGEST_PHRASE and bundle.tokenizer.letters.issuperset(word):
+            found[word] = earned
+    chosen = sorted(found, key=lambda word: (-found[word], word))[:MOST]
+    return {word: min(float(round(found[word])), MOST_EARNED) for word in chosen}
