@@ -195,8 +195,8 @@ class Counting:
 
     def own_words(self) -> Mapping[str, float]:
         """Words that the user confirmed and others seldom say -> nats that each earns in the first pass."""
-        weight = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
-        return own_words(self._model_state.cache.confirmed, self._model_state.base, weight)
+        least = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
+        return own_words(self._model_state.cache.confirmed, self._model_state.base, least)
 
     def expected(self, given: Hotwords | None) -> Hotwords | None:
         """What the next utterance expects: the app's phrases for it, the user's vocabulary, and words that the user

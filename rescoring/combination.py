@@ -112,7 +112,8 @@ class CombinationWeights:
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
     confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
-    confirmed: weight in the first pass of words that the user confirmed, and says far more often than others do.
+    confirmed: nats that a word earns in the first pass which the user confirmed, and says 20 times as often as others;
+        more where it is more often.
     search_ngram, search_bonus: weight of the n-gram over pieces in the first pass, and nats for each piece there; both
         stay in the total.
     ctc: weight of the CTC head's log-probability beside the transducer's.

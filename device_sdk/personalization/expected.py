@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 EVIDENCE = 20.0
 """Words of nobody in particular that are added to the user's: with few of their own, none is surprising."""
-SURPRISE = 4.0
-"""Nats of log q(w) / u(w) that earn nothing: common words gain nothing, and would push others out of the beam."""
-MOST_EARNED = 8.0
-"""Nats that a word of the user's own earns at most: as much as a phrase of the vocabulary that was confirmed."""
+SURPRISE = 3.0
+"""Nats by which log q(w) / u(w) must exceed 0: common words gain nothing, and would push others out of the beam."""
 PROVEN = 8.0
 """Nats that a phrase of the vocabulary earns beside a hotword's once it was confirmed: a name that is on no list costs
 the recognizer some 25. With 12 it is heard where nobody says it."""
@@ -68,22 +66,22 @@ def expecting(
     return before if before is not None and before.phrases == tuple(phrases) else Hotwords.build(phrases)
 
 
-def own_words(confirmed: Mapping[str, float], bundle: Bundle, weight: float) -> dict[str, float]:
+def own_words(confirmed: Mapping[str, float], bundle: Bundle, least: float) -> dict[str, float]:
     """Words that the user says far more often than others do -> nats that each earns, the most surprising first:
 
-        weight * (log(q(w) / u(w)) - SURPRISE), q(w) = c(w) / (sum of c + EVIDENCE)
+        least * s / SURPRISE, where s = log(q(w) / u(w)) > SURPRISE, q(w) = c(w) / (sum of c + EVIDENCE)
 
-    in whole nats, 1 to ``MOST_EARNED``: few change with an utterance, and with them the automaton. q is eq. 4 of Liu &
-    Peng 2020 without its background, and this their eq. 1 in the beam, of words that are worth it. Of a word outside
-    the list u is that of the rarest listed one. Words that the bundle's tokenizer cannot spell, and those too long to
-    be listened for, are left out."""
+    in halves of a nat: few change with an utterance, and with them the automaton. It is lambda * log(g / u), eq. 1 of
+    Liu & Peng 2020, where the beam can use it; q is their eq. 4 without its background. least: nats for the least
+    surprising; 0 for none at all. Of a word outside the list u is that of the rarest listed one. Words that the
+    bundle's tokenizer cannot spell, and those too long to be listened for, are left out."""
     total, rarest = sum(confirmed.values()) + EVIDENCE, float(bundle.background.min())
     found: dict[str, float] = {}
-    for word, count in confirmed.items() if weight else ():
+    for word, count in confirmed.items() if least else ():
         (listed,) = bundle.words.ids(word) or (0,)
         expected = float(bundle.background[listed]) if listed else rarest
-        earned = weight * (math.log(count / total / expected) - SURPRISE)
-        if round(earned) >= 1 and len(word) <= LONGEST_PHRASE and bundle.tokenizer.letters.issuperset(word):
-            found[word] = earned
+        surprise = math.log(count / total / expected)
+        if surprise > SURPRISE and len(word) <= LONGEST_PHRASE and bundle.tokenizer.letters.issuperset(word):
+            found[word] = surprise
     chosen = sorted(found, key=lambda word: (-found[word], word))[:MOST]
-    return {word: min(float(round(found[word])), MOST_EARNED) for word in chosen}
+    return {word: round(2 * least * found[word] / SURPRISE) / 2 for word in chosen}

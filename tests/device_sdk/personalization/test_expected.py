@@ -12,9 +12,8 @@ from device_sdk.decoding.hotwords import Hotword, Hotwords
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
 from device_sdk.feedback.signals import Signal, Together
 from device_sdk.personalization.cache import confirmed_words
-from device_sdk.personalization.expected import EVIDENCE, MOST, MOST_EARNED, SURPRISE, expecting, own_words
+from device_sdk.personalization.expected import EVIDENCE, MOST, SURPRISE, expecting, own_words
 from device_sdk.settings import DeviceSettings
-from export.bundles import rewrite
 from rescoring.words import WordList
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
@@ -54,24 +53,20 @@ class Stub:
         self.tokenizer = type("Pieces", (), {"letters": frozenset("abcdefghijklmnopqrstuvwxyz")})()
 
 
-def chosen(confirmed: dict[str, float], probabilities: dict[str, float], weight: float = 1.5) -> dict[str, float]:
+def chosen(confirmed: dict[str, float], probabilities: dict[str, float], least: float = 1.5) -> dict[str, float]:
     bundle: Any = Stub(probabilities)
-    return own_words(confirmed, bundle, weight)
+    return own_words(confirmed, bundle, least)
 
 
 def test_words_that_surprise_by_hand() -> None:
-    """q = count / (sum + EVIDENCE). Ten in all and EVIDENCE 20: said twice is 1/15, once 1/30. In whole nats, above 1/2
-    of one: 1.5 x 1/3 = 0.5."""
-    assert (EVIDENCE, SURPRISE) == (20.0, 4.0)
-    background = {
-        "the": 0.05,
-        "mocha": 1 / 15 / math.exp(6.1),
-        "often": math.exp(-4.3) / 30,
-        "seldom": math.exp(-4.4) / 30,
-    }
+    """q = count / (sum + EVIDENCE). Ten in all and EVIDENCE 20: said twice is 1/15, once 1/30. With 1.5 nats for the
+    least surprising, words earn half of their surprise."""
+    assert (EVIDENCE, SURPRISE) == (20.0, 3.0)
+    background = {"the": 0.05, "mocha": math.exp(-6) / 15, "often": math.exp(-2.9) / 30, "seldom": math.exp(-3.1) / 30}
     confirmed = {"the": 6.0, "mocha": 2.0, "often": 1.0, "seldom": 1.0}
-    assert list(chosen(confirmed, background).items()) == [("mocha", 3.0), ("seldom", 1.0)], "1.5 x 2.1 and x 0.4"
-    assert chosen(confirmed, background, 0.5) == {"mocha": 1.0} and chosen(confirmed, background, 0.0) == {}
+    assert list(chosen(confirmed, background).items()) == [("mocha", 3.0), ("seldom", 1.5)], "2.9 is too little"
+    assert chosen(confirmed, background, 3.0) == {"mocha": 6.0, "seldom": 3.0}
+    assert chosen(confirmed, background, 0.0) == {}
 
 
 def test_unlisted_words_count_as_rare_and_what_no_piece_spells_is_left_out() -> None:
@@ -79,17 +74,18 @@ def test_unlisted_words_count_as_rare_and_what_no_piece_spells_is_left_out() -> 
     assert list(chosen({"x" * 201: 1.0, "x" * 200: 1.0}, {"the": 0.5, "rare": 1e-4})) == ["x" * 200], "none is longer"
 
 
-def test_more_evidence_is_more_and_not_without_end() -> None:
+def test_more_evidence_is_more() -> None:
     """A word said once is no habit of somebody who has said little else; said again and again it is."""
-    background = {"coffee": 1e-3, "hardly": 1e-12}
-    assert chosen({"coffee": 1.0}, background) == {}, "1 / 21 is 48 times as often, log 3.9"
-    assert chosen({"coffee": 9.0}, background) == {"coffee": 3.0}, "9 / 29 is 310 times as often, log 5.7"
-    assert chosen({"coffee": 900.0}, background) == {"coffee": 4.0}, "log 6.9"
-    assert chosen({"hardly": 900.0}, background) == {"hardly": MOST_EARNED}
-    every = {
-        f"{letter}word{more}": 1.0 for letter in "abcdefghijklmnopqrstuvwxyz" for more in ("x" * n for n in range(50))
-    }
-    assert len(chosen(every, {"the": 0.5, "rare": 1e-9})) == MOST
+    background = {"coffee": 0.003}
+    assert chosen({"coffee": 1.0}, background) == {}, "1 / 21 is 16 times as often, log 2.8"
+    assert chosen({"coffee": 9.0}, background) == {"coffee": 2.5}, "9 / 29 is 103 times as often, log 4.6"
+    assert chosen({"coffee": 900.0}, background) == {"coffee": 3.0}, "log 5.8"
+
+
+def test_no_more_words_are_expected_than_a_search_bears() -> None:
+    said = {f"x{letter}{'y' * more}": 1.0 for letter in "abcdefghijklmnopqrstuvwxyz" for more in range(50)}
+    assert len(chosen(said | {"often": 9.0}, {"the": 0.5, "rare": 1e-9})) == MOST
+    assert next(iter(chosen(said | {"often": 9.0}, {"the": 0.5, "rare": 1e-9}))) == "often"
 
 
 def test_the_apps_phrases_stay_as_they_are(tiny_bundle: Bundle) -> None:
@@ -111,21 +107,19 @@ def test_a_device_expects_what_was_confirmed_also_when_opened_again(tmp_path: Pa
     def earned(result: Result) -> float:
         return max(each.scores.hotword for each in result.nbest)
 
-    rarer = tiny_bundle.background**3  # the list is so short that no word is rare
-    tiny_bundle = Bundle.open(rewrite(tiny_bundle, tmp_path / "bundle", background=rarer / rarer.sum()))
-    with Device.open(tmp_path / "state", KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
         first = heard(device)
         assert earned(first) == 0.0
         word = next(word for each in first.nbest for word in each.text.split())
         for _ in range(8):
             device.feedback(heard(device), Corrected(word))
         assert device._model_state.cache.confirmed == {word: 8.0}
-        assert earned(heard(device)) >= 1.0 and device.learned().expected == 1
+        assert earned(heard(device)) >= 1.5 and device.learned().expected == 1
         device.feedback(result := heard(device), Accepted())
         device.feedback(result, Cancelled())
         assert device._model_state.cache.confirmed == {word: 8.0}, "feedback that is taken back confirms nothing"
-    with Device.open(tmp_path / "state", KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
-        assert earned(heard(device)) >= 1.0
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(learn=False)) as device:
+        assert earned(heard(device)) >= 1.5
         device.forget()
         assert earned(heard(device)) == 0.0
     with Device.open(tmp_path / "off", KEY, tiny_bundle, DeviceSettings(learn=False, use_marginals=False)) as device:
