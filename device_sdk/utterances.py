@@ -171,6 +171,7 @@ class Counting:
     def __init__(self, model_state: ModelState, rescorer: Rescorer, settings: DeviceSettings) -> None:
         self._model_state, self._rescorer, self._settings = model_state, rescorer, settings
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, PersonalMarginal] | None = None
+        self._confirmed: tuple[Mapping[str, float], NDArray[np.float64]] | None = None
         self._expected: _Expected | None = None
 
     @property
@@ -189,7 +190,9 @@ class Counting:
         cache, shared = self._model_state.cache, self._model_state.marginals
         if self._marginal is None or self._marginal[0] is not cache or self._marginal[1] is not shared:
             base, weights = self._model_state.base, self._rescorer.weights
-            marginal = caches.personal_marginal(cache, base.words, base.background, shared, weights)
+            if self._confirmed is None or self._confirmed[0] is not cache.confirmed:
+                self._confirmed = cache.confirmed, caches.confirmed_counts(cache, base.words)
+            marginal = caches.personal_marginal(cache, base.words, base.background, shared, weights, self._confirmed[1])
             self._marginal = cache, shared, marginal
         return self._marginal[2]
 

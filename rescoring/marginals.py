@@ -142,6 +142,16 @@ def confirmed_share(confirmed: float, evidence: float) -> float:
     return confirmed / (confirmed + evidence)
 
 
+Mixture = tuple[tuple[float, Array], ...]
+"""Shares, and counts or distributions [n], whose sum is a distribution. It is added up for the words that occur: few of
+those there are."""
+
+
+def mixed(mixture: Mixture, words: Sequence[int]) -> Array:
+    """The mixture's probability of each word [w]. words: ids."""
+    return np.asarray(sum(share * each[words] for share, each in mixture), np.float64)
+
+
 def refreshed_marginal(
     counts: Array,
     background: Array,
@@ -149,23 +159,22 @@ def refreshed_marginal(
     alpha: float,
     beta: float,
     smoothing: float,
-    confirmed: tuple[NDArray[np.int64], Array],
+    confirmed: Array,
     share: float,
-) -> Array:
-    """``interpolated_marginal`` of ``personal_unigram``, and of this for the confirmed words, in one pass, for values
-    that were checked before -> [n]. A device does this after every utterance. confirmed: ids of confirmed words, each
-    once, and their counts, both [c]. share: their ``confirmed_share``, r. No argument is checked."""
-    heard, (ids, said) = float(counts.sum()) + smoothing, confirmed
-    of_heard = beta * (1 - share)
+) -> Mixture:
+    """``interpolated_marginal`` of ``personal_unigram``, and of this for the confirmed words, for values that were
+    checked before. A device does this after every utterance. confirmed: counts of confirmed words [n]. share: their
+    ``confirmed_share``, r. No argument is checked."""
+    heard, of_heard = float(counts.sum()) + smoothing, beta * (1 - share)
     rest = 1 - beta - (0 if global_ is None else alpha)
-    marginal = (rest + of_heard * (smoothing / heard if heard else 1.0)) * background
+    parts = [(rest + of_heard * (smoothing / heard if heard else 1.0), background)]
     if heard:
-        marginal += (of_heard / heard) * counts
+        parts.append((of_heard / heard, counts))
     if global_ is not None:
-        marginal += alpha * global_
+        parts.append((alpha, global_))
     if share:
-        marginal[ids] += (beta * share / float(said.sum())) * said
-    return marginal
+        parts.append((beta * share / float(confirmed.sum()), confirmed))
+    return tuple(parts)
 
 
 def adaptation(marginal: Array, background: Array, strength: float) -> Array:
@@ -192,22 +201,21 @@ def adaptation(marginal: Array, background: Array, strength: float) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PersonalMarginal:
-    """What a device adapts its language models to. values: g of eq. 2 [n]; background: u [n], positive; strength:
-    lambda of eq. 1. Checked before."""
+    """What a device adapts its language models to. mixture: g of eq. 2; background: u [n], positive; strength: lambda
+    of eq. 1. Checked before."""
 
-    values: Array
+    mixture: Mixture
     background: Array
     strength: float
 
     def scores(self, sentences: Sequence[Sequence[int]]) -> Array:
         """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), of N hypotheses -> [N].
-        sentences: word ids, 0 for unlisted ones. By the ``adaptation`` of the words that occur: few of those there
-        are, of which logarithms would take longer than all else."""
+        sentences: word ids, 0 for unlisted ones. By the ``adaptation`` of the words that occur."""
         words = sorted({word for words in sentences for word in words if word})
         if not (words and self.strength):
             return np.zeros(len(sentences))
         with np.errstate(divide="ignore"):
-            factors = self.strength * np.log(self.values[words] / self.background[words])
+            factors = self.strength * np.log(mixed(self.mixture, words) / self.background[words])
         values = {0: 0.0, **dict(zip(words, factors.tolist(), strict=True))}
         return np.array([sum([values[word] for word in words], 0.0) for words in sentences])
 

@@ -86,25 +86,33 @@ def without(cache: MarginalCache, words: Sequence[str]) -> MarginalCache:
     return replace(cache, unlisted=unlisted, confirmed=confirmed)
 
 
+def confirmed_counts(cache: MarginalCache, words: WordList) -> NDArray[np.float64]:
+    """What was confirmed, by the ids of a list [n]; what is not on it is left out. It stays the same until feedback
+    comes, so that a device looks it up seldom."""
+    counts = np.bincount(words.ids(cache.confirmed), list(cache.confirmed.values()), len(words)).astype(np.float64)
+    counts[0] = 0.0
+    return counts
+
+
 def personal_marginal(
     cache: MarginalCache,
     words: WordList,
     background: NDArray[np.float64],
     global_: NDArray[np.float64] | None,
     weights: CombinationWeights,
+    confirmed: NDArray[np.float64] | None = None,
 ) -> marginals.PersonalMarginal:
     """What rescoring adapts to (Liu & Peng 2020, eq. 2): to what was heard, at the lambda of ``weights``, as long as
     nothing was confirmed; and the more to what was confirmed, the more of it there is. lambda grows until times the
     language models' weight it is 1: log(g / u) then counts as much as the acoustic score. global_: published by the
-    server [n], or None."""
-    ids, counts = words.ids(cache.confirmed), np.fromiter(cache.confirmed.values(), np.float64, len(cache.confirmed))
-    listed = np.flatnonzero(ids)
-    confirmed = np.array(ids, np.int64)[listed], counts[listed]
-    share = marginals.confirmed_share(float(confirmed[1].sum()), EVIDENCE)
-    values = marginals.refreshed_marginal(
+    server [n], or None. confirmed: :func:`confirmed_counts` where they are known already."""
+    if confirmed is None:
+        confirmed = confirmed_counts(cache, words)
+    share = marginals.confirmed_share(float(confirmed.sum()), EVIDENCE)
+    mixture = marginals.refreshed_marginal(
         cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
-    return marginals.PersonalMarginal(values, background, grown(weights, share))
+    return marginals.PersonalMarginal(mixture, background, grown(weights, share))
 
 
 def grown(weights: CombinationWeights, share: float) -> float:

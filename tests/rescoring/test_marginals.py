@@ -74,7 +74,7 @@ def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
     np.testing.assert_allclose((np.exp(factors) * p)[1:], expected[1:], rtol=1e-9)  # but for Z(h)
     assert factors[0] == 0.0, "the bucket is no word"
     expected = [strength * math.log((g[2] / u[2]) ** 2 * g[4] / u[4]), 0.0]
-    added = marginals.PersonalMarginal(g, u, strength).scores([[2, 4, 2], [], [0]])
+    added = marginals.PersonalMarginal(((1.0, g),), u, strength).scores([[2, 4, 2], [], [0]])
     assert added.tolist() == pytest.approx([*expected, 0.0])
 
 
@@ -90,9 +90,9 @@ def test_what_a_device_refreshes_is_the_same(
     """The words that the user confirmed take the background's place in what was heard, which takes it in them."""
     own = marginals.personal_unigram(told, marginals.personal_unigram(heard, u, smoothing), 7.0)
     expected = marginals.interpolated_marginal(u, q, own, alpha, beta)
-    confirmed, share = (np.flatnonzero(told), told[told > 0]), marginals.confirmed_share(told.sum(), 7.0)
-    refreshed = marginals.refreshed_marginal(heard, u, q, alpha, beta, smoothing, confirmed, share)
-    np.testing.assert_allclose(refreshed, expected)
+    share = marginals.confirmed_share(told.sum(), 7.0)
+    refreshed = marginals.refreshed_marginal(heard, u, q, alpha, beta, smoothing, told, share)
+    np.testing.assert_allclose(marginals.mixed(refreshed, range(6)), expected)
 
 
 def test_equations_1_to_5_by_hand() -> None:
@@ -109,15 +109,16 @@ def test_equations_1_to_5_by_hand() -> None:
     np.testing.assert_allclose(g, [0.248978, 0.464387, 0.286635], atol=1e-6)
     factors = marginals.adaptation(g, u, 0.5)  # eq. 1: 0.5 * log(g / u)
     np.testing.assert_allclose(factors, [0.0, 0.218468, 0.179946], atol=1e-6)
-    assert marginals.PersonalMarginal(g, u, 0.5).scores([[1, 2, 0]])[0] == pytest.approx(0.398414, abs=2e-6)
+    assert marginals.PersonalMarginal(((1.0, g),), u, 0.5).scores([[1, 2, 0]])[0] == pytest.approx(0.398414, abs=2e-6)
 
 
 def test_what_is_confirmed_by_hand() -> None:
     """Six words heard as b, two confirmed as c, which with two of evidence are half of what the user says."""
     u, heard = np.array([0.5, 0.3, 0.2]), np.array([0.0, 6.0, 0.0])
     share = marginals.confirmed_share(2.0, 2.0)
-    confirmed = np.array([2]), np.array([2.0])
-    g = marginals.refreshed_marginal(heard, u, None, 0.5, 0.5, 4.0, confirmed, share)
+    confirmed = np.array([0.0, 0.0, 2.0])
+    mixture = marginals.refreshed_marginal(heard, u, None, 0.5, 0.5, 4.0, confirmed, share)
+    g = marginals.mixed(mixture, range(3))
     q_heard = (heard + 4 * u) / 10  # eq. 4
     own = 0.5 * np.array([0, 0, 1]) + 0.5 * q_heard
     assert share == 0.5

@@ -14,6 +14,7 @@ from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.personalization import cache
 from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts
 from rescoring.combination import CombinationWeights
+from rescoring.marginals import PersonalMarginal, mixed
 from rescoring.words import UNKNOWN, WordList
 
 WORDS = WordList((UNKNOWN, "get", "me", "a", "mocha"))
@@ -75,16 +76,21 @@ def test_each_utterance_is_pending_until_it_is_reported() -> None:
     assert held.pending.tolist() == [0, 0, 1, 0, 0] and held.counts.tolist() == [0, 0, 1, 0, 0]
 
 
+def every(found: PersonalMarginal) -> np.ndarray:
+    """g of every word."""
+    return mixed(found.mixture, range(len(WORDS)))
+
+
 def test_marginal_follows_equations_2_and_4() -> None:
     held = cache.update(cache.empty(WORDS), count(["mocha mocha"], WORDS, 1.0))
     weights = CombinationWeights(alpha=0.5, beta=0.25, smoothing=2.0)
     own = (np.array([0, 0, 0, 0, 2.0]) + 2.0 * BACKGROUND) / 4.0
     published = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
     found = cache.personal_marginal(held, WORDS, BACKGROUND, published, weights)
-    np.testing.assert_allclose(found.values, 0.25 * BACKGROUND + 0.5 * published + 0.25 * own)
+    np.testing.assert_allclose(every(found), 0.25 * BACKGROUND + 0.5 * published + 0.25 * own)
     for nothing_said in (weights, replace(weights, smoothing=0.0)):
         found = cache.personal_marginal(cache.empty(WORDS), WORDS, BACKGROUND, None, nothing_said)
-        np.testing.assert_allclose(found.values, BACKGROUND)
+        np.testing.assert_allclose(every(found), BACKGROUND)
 
 
 def test_what_is_confirmed_counts_more_and_more_strongly() -> None:
@@ -94,9 +100,9 @@ def test_what_is_confirmed_counts_more_and_more_strongly() -> None:
     held, strengths, ratios = heard, list[float](), list[float]()
     for _ in range(4):
         found = cache.personal_marginal(held, WORDS, BACKGROUND, None, weights)
-        np.testing.assert_allclose(found.values.sum(), 1.0)
+        np.testing.assert_allclose(every(found).sum(), 1.0)
         strengths.append(found.strength)
-        ratios.append(found.values[WORDS.id("get")] / BACKGROUND[WORDS.id("get")])
+        ratios.append(every(found)[WORDS.id("get")] / BACKGROUND[WORDS.id("get")])
         for _ in range(50):
             held = cache.update(held, UtteranceCounts({}, {}, frozenset({"get", "zog"})))
     assert strengths == pytest.approx([0.25, 0.25 + 3.75 / 2, 0.25 + 3.75 * 2 / 3, 0.25 + 3.75 * 3 / 4])

@@ -38,7 +38,7 @@ def rescorer(tiny_bundle: Bundle) -> Rescorer:
 def test_parts_and_total(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
     marginal = np.random.default_rng(0).dirichlet(np.ones(len(tiny_bundle.words)))
     factors = adaptation(marginal, tiny_bundle.background, WEIGHTS.marginal)
-    found = rescorer.rescore(NBEST, PersonalMarginal(marginal, tiny_bundle.background, WEIGHTS.marginal))
+    found = rescorer.rescore(NBEST, PersonalMarginal(((1.0, marginal),), tiny_bundle.background, WEIGHTS.marginal))
     assert [entry.score for entry in found] == sorted((entry.score for entry in found), reverse=True)
     assert len(found) == len(NBEST) and rescorer.neural is not None
     for entry in found:
@@ -59,7 +59,7 @@ def test_no_marginal_no_adaptation(rescorer: Rescorer, tiny_bundle: Bundle) -> N
     plain = rescorer.rescore(NBEST)
     assert all(entry.scores.personal == 0.0 for entry in plain)
     background = tiny_bundle.background
-    unchanged = rescorer.rescore(NBEST, PersonalMarginal(background, background, 1.0))
+    unchanged = rescorer.rescore(NBEST, PersonalMarginal(((1.0, background),), background, 1.0))
     assert [entry.text for entry in unchanged] == [entry.text for entry in plain] and rescorer.rescore([]) == ()
 
 
@@ -68,7 +68,7 @@ def test_a_favourite_word_moves_up(rescorer: Rescorer, tiny_bundle: Bundle) -> N
     for favourite in ("jazz", "news"):
         marginal = tiny_bundle.background * 0.01
         marginal[tiny_bundle.words.id(favourite)] += 0.99
-        adapted = PersonalMarginal(marginal, tiny_bundle.background, WEIGHTS.marginal)
+        adapted = PersonalMarginal(((1.0, marginal),), tiny_bundle.background, WEIGHTS.marginal)
         assert rescorer.rescore([one, two], adapted)[0].text == f"play some {favourite}"
 
 
