@@ -187,7 +187,7 @@ def test_a_device_of_the_packaged_bundle_learns_from_speech_by_the_gradients_of_
         assert any((student[name] != device.base.weights[name]).any() for name in student)
         assert device._local._training._loaded.keys() == set(TRAINING_BUCKETS)
     assert len(steps) >= report.steps and max(steps) < 1e-3
-    assert np.median(steps) < 1e-5
+    assert np.quantile(steps, 0.9) < 5e-5 and np.median(steps) < 1e-5
 
 
 @installed
