@@ -20,8 +20,8 @@ from device_sdk.learning.kept import Kept
 from device_sdk.learning.memory import Example, Recent, utterances
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization.cache import UtteranceCounts, confirmed_texts, confirmed_words, count_words
-from device_sdk.personalization.expected import expecting, own_words
+from device_sdk.personalization.cache import UtteranceCounts, confirmed_phrases, confirmed_texts, count_words
+from device_sdk.personalization.expected import expecting, own_words, said_before
 from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.personalization.vocabulary import VocabularyEntry, corrected
@@ -199,7 +199,7 @@ class Counting:
     def own_words(self) -> Mapping[str, float]:
         """Words that the user confirmed and others seldom say -> nats that each earns in the first pass."""
         least = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
-        return own_words(self._model_state.cache.confirmed, self._model_state.base, least)
+        return own_words(caches.word_counts(self._model_state.cache.confirmed), self._model_state.base, least)
 
     def expected(self, given: Hotwords | None) -> Hotwords | None:
         """What the next utterance expects: the app's phrases for it, the user's vocabulary, and words that the user
@@ -210,7 +210,8 @@ class Counting:
         made = self._expected
         if made is None or made[0] is not confirmed or made[1] is not known or made[2] is not given:
             before = None if made is None else made[3]
-            found = expecting(given, known.values(), confirmed, self.own_words(), self._model_state.base, before)
+            words, own, base = caches.word_counts(confirmed), self.own_words(), self._model_state.base
+            found = expecting(given, known.values(), words, own, said_before(confirmed, own, base), base, before)
             self._expected = made = confirmed, known, given, found
         return made[3]
 
@@ -242,7 +243,9 @@ class Counting:
         if known is not None:
             texts = [hypothesis.text for hypothesis in example.nbest]
             said = texts if (confirmed := confirmed_texts(texts, known)) is None else confirmed
-            counts = replace(count_words(said, words, self._rescorer.weights), confirmed=confirmed_words(texts, known))
+            counts = replace(
+                count_words(said, words, self._rescorer.weights), confirmed=confirmed_phrases(texts, known)
+            )
         if counts != example.counts:
             due = not example.reported  # what was reported once is not reported again
             cache = caches.withdraw(model_state.cache, example.counts, due)

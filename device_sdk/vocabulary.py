@@ -95,5 +95,5 @@ class Vocabulary:
         return json.dumps([asdict(each) for each in self.list()], indent=2, ensure_ascii=False)
 
     def _counted(self, entry: VocabularyEntry) -> VocabularyEntry:
-        confirmed = self._model_state.cache.confirmed
+        confirmed = caches.word_counts(self._model_state.cache.confirmed)
         return replace(entry, count=phrases.times(entry.phrase, confirmed))

@@ -81,17 +81,19 @@ _Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], 
 @dataclass(frozen=True, slots=True)
 class Hotwords:
     """Phrases with the automaton that finds them, made once by :meth:`build` and shared by any number of sessions.
-    spellings: which phrase is written for what is heard; None where no phrase has another spelling."""
+    spellings: which phrase is written for what is heard; None where no phrase has another spelling. said: what the user
+    said before -> log of how often, which is looked for where an utterance is unsure, and earns nothing before."""
 
     phrases: tuple[Hotword, ...]
     automaton: _Automaton = field(repr=False, compare=False)
     spellings: Spellings | None = field(default=None, repr=False, compare=False)
     by_tokenizer: WeakKeyDictionary[Tokenizer, HotwordAutomaton] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+        default_factory=WeakKeyDictionary, repr=False, compare=False
     )
     sought_by_tokenizer: WeakKeyDictionary[Tokenizer, tuple[Sought, ...]] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+        default_factory=WeakKeyDictionary, repr=False, compare=False
     )
+    said: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def build(cls, phrases: Iterable[str | Hotword], boost: float = DEFAULT_BOOST) -> Hotwords:

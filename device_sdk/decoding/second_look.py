@@ -13,8 +13,14 @@ language models as every text is:
 
 s is what the network expects of spelling alone (the internal language model of Meng et al. 2021): most of it is given
 back, less to words that were heard, and so least is put in the place of another name. Among N phrases the best is wrong
-more often than each by itself. A text that gains goes before the one that it came from. T: encoder frames; J: joiner
-size; V: pieces."""
+more often than each by itself. A text that gains goes before the one that it came from.
+
+What the user said before is looked for in the best text of an utterance that is unsure, wherever the CTC head heard
+something like it (:mod:`device_sdk.decoding.spotting`). How often the user says it is known:
+
+    gain = ... + log q(phrase) - DOUBT, instead of boost + TRUST - CROWD * log N - KNOWN
+
+T: encoder frames; J: joiner size; V: pieces."""
 
 from __future__ import annotations
 
@@ -28,6 +34,7 @@ import numpy as np
 
 from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.forward import BLANK, Double, Float, Tokens, entrance, forward
+from device_sdk.decoding.spotting import Spot
 from device_sdk.hypothesis import Hypothesis, in_time
 from device_sdk.runtimes.protocol import States, Transducer
 
@@ -42,6 +49,11 @@ CROWD, UNSAID = 2.0, 0.5
 KNOWN, KNOWN_UNSAID = 2.0, 4.0
 """Nats less for a phrase all of whose words language models know, and more of that where the words before were missed:
 a contact called *May* is said less often than what sounds like *did may*."""
+DOUBT = 1.0
+"""Nats that it costs to be a phrase that was said before, beside how seldom it is."""
+LIKE, SPANS = 0.2, 3
+"""Share of the time of some words and of such a phrase that is of both, from which on it may stand in their place; and
+such places, the likest first, at most."""
 LONGEST = 3
 """Words that are heard in place of a phrase, at most."""
 CARRIED = 5
@@ -131,13 +143,13 @@ class _Part:
 class _Place:
     """Where a phrase may stand in a hypothesis: instead of its words from ``first`` to before ``last``. Its tokens are
     those known before the part that is weighed anew, ``left``, ``replaced`` and ``right`` in it, and the rest. tree:
-    what may stand there, at what ``cost`` (nats)."""
+    what may stand there, and earns so many nats for it."""
 
     hypothesis: Hypothesis
     first: int
     last: int
     tree: Node
-    cost: float
+    earned: float
     part: _Part
     left: Tokens
     replaced: Tokens
@@ -210,7 +222,7 @@ class _Ear:
     def ends(self, place: _Place) -> list[_End]:
         """The likeliest phrases at a place. What falls furthest behind the text that was heard is given up on the
         way."""
-        found: list[_End] = self._once((place.left, place.tree, place.cost, place.heard), self._ends)
+        found: list[_End] = self._once((place.left, place.tree, place.earned, place.heard), self._ends)
         return found
 
     def spelling(self, before: Tokens, tokens: Tokens) -> float:
@@ -247,7 +259,7 @@ class _Ear:
             found.append(self._stepped[known])
         return found
 
-    def _ends(self, left: Tokens, tree: Node, cost: float, heard: Tokens) -> list[_End]:
+    def _ends(self, left: Tokens, tree: Node, earned: float, heard: Tokens) -> list[_End]:
         _, best = self.weighed(heard)
         path, *_ = self._steps(left)[-1]
         level, ended = [replace(path, node=tree, spelling=0.0)], list[tuple[float, _End]]()
@@ -257,7 +269,7 @@ class _Ear:
                 alpha, scores = self._heard(each)
                 ahead = float((alpha - best).max()) + SPELLING * each.spelling
                 for phrase in each.node.ends:
-                    rank = ahead + phrase.earns(bool(each.carrier)) + TRUST - cost
+                    rank = ahead + phrase.earns(bool(each.carrier)) + earned
                     if rank > HOPELESS:
                         ended.append((rank, _End(phrase, each, alpha, scores)))
                 for token, child in each.children(self._alone(each)):
@@ -317,15 +329,18 @@ def look_again(
     rescore: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None,
     frame_seconds: float,
     seconds: float,
+    spotted: Sequence[tuple[Phrase, Spot]] = (),
 ) -> tuple[Hypothesis, ...]:
     """The list with the texts that gain by a phrase, best first. hypotheses: with final scores, whose words come from
     their tokens but where a phrase stands for another spelling. encode: gives [T, J] of the utterance; called only
     where a phrase may stand somewhere. rescore: gives hypotheses their final scores, if language models do.
-    frame_seconds: of an encoder frame; seconds: of the audio."""
-    places = [place for each in wanted for place in _places(hypotheses, each, tokenizer, frame_seconds)]
+    frame_seconds: of an encoder frame; seconds: of the audio. spotted: what was said before, with log q for its boost,
+    and where it may have been said now."""
+    trust, least = (TRUST, HOPELESS) if rescore is not None else (TRUST - UNWEIGHED, 0.0)
+    places = [place for each in wanted for place in _places(hypotheses, each, tokenizer, frame_seconds, trust)]
+    places += _spotted_places(hypotheses[0], spotted, tokenizer, frame_seconds)
     if not places:
         return tuple(hypotheses)
-    trust, least = (TRUST, HOPELESS) if rescore is not None else (TRUST - UNWEIGHED, 0.0)
     encoded, ears, found = encode(), dict[_Part, _Ear](), dict[str, tuple[Hypothesis, Hypothesis]]()
     for place in places:
         part = place.part
@@ -338,8 +353,8 @@ def look_again(
         likelihood, _ = ear.weighed(place.heard)
         expected = ear.spelling(place.left, place.replaced)
         for end in ear.ends(place):
-            lost = HEARD * max(0.0, expected - end.path.carried) + place.cost
-            bonus = SPELLING * end.path.spelling + end.phrase.earns(bool(end.path.carrier)) + trust - lost
+            lost = HEARD * max(0.0, expected - end.path.carried)
+            bonus = SPELLING * end.path.spelling + end.phrase.earns(bool(end.path.carrier)) + place.earned - lost
             change = ear.followed(end, place.right) - likelihood
             if change + bonus > least:
                 new = _with_phrase(place, end, change, bonus, tokenizer, seconds)
@@ -358,7 +373,7 @@ def look_again(
 
 
 def _places(
-    hypotheses: Sequence[Hypothesis], wanted: Sought, tokenizer: Tokenizer, frame_seconds: float
+    hypotheses: Sequence[Hypothesis], wanted: Sought, tokenizer: Tokenizer, frame_seconds: float, trust: float
 ) -> Iterator[_Place]:
     """In every text that goes before a phrase once, in the best hypothesis that begins with it; and in the best one
     wherever a phrase and the words before it may have been missed, which where these begin they were not."""
@@ -384,12 +399,51 @@ def _places(
                 lasts = range(first + 1, min(first + CARRIED, count) + 1)
                 spots += ((first, last, 0, count, wanted.carriers, CROWD + UNSAID) for last in lasts)
         for first, last, start, stop, tree, cost in spots:
-            begin = round(each.words[start - 1].end / frame_seconds) if start else 0
-            end = round(each.words[stop].start / frame_seconds) if stop < count else None
-            at = (0, bounds[start], bounds[first], bounds[last], bounds[stop], len(tokens))
-            known, *pieces = (tokens[i:j] for i, j in pairwise(at))
-            part = _Part(known, begin, end)
-            yield _Place(each, first, last, tree, cost * wanted.crowd, part, *pieces)
+            around, earned = (start, first, last, stop), trust - cost * wanted.crowd
+            yield _place(each, bounds, around, tree, earned, frame_seconds)
+
+
+def _spotted_places(
+    hypothesis: Hypothesis, spotted: Sequence[tuple[Phrase, Spot]], tokenizer: Tokenizer, frame_seconds: float
+) -> Iterator[_Place]:
+    """In place of words of about the same time, of which the pause between two words is half of either's."""
+    words, count = hypothesis.words, len(hypothesis.words)
+    bounds = [*_word_starts(hypothesis.tokens, tokenizer), len(hypothesis.tokens)]
+    if len(bounds) != count + 1:
+        return
+    edges = [0.0, *((one.end + other.start) / 2 for one, other in pairwise(words)), math.inf]
+    for phrase, spot in spotted:
+        begin, end = spot.begin * frame_seconds, spot.end * frame_seconds
+        alike: list[tuple[float, int, int]] = []
+        for first in range(count):
+            for last in range(first + 1, min(first + LONGEST, count) + 1):
+                until = edges[last] if last < count else max(words[-1].end, end)
+                both = min(until, end) - max(edges[first], begin)
+                alike.append((both / (max(until, end) - min(edges[first], begin)), first, last))
+        tree = Node()
+        tree.at(phrase.tokens).ends.append(phrase)
+        for share, first, last in sorted(alike, reverse=True)[:SPANS]:
+            if share > LIKE:
+                around = max(first - BEFORE, 0), first, last, min(first + LONGEST + AFTER, count)
+                yield _place(hypothesis, bounds, around, Node(then=tree), -DOUBT, frame_seconds)
+
+
+def _place(
+    hypothesis: Hypothesis,
+    bounds: Sequence[int],
+    around: tuple[int, int, int, int],
+    tree: Node,
+    earned: float,
+    frame_seconds: float,
+) -> _Place:
+    """bounds: where each word begins among the tokens, and where the last one ends. around: the words with which the
+    part that is weighed anew begins, and those in place of which something may stand in it, and before which it ends.
+    """
+    (start, first, last, stop), words, tokens = around, hypothesis.words, hypothesis.tokens
+    begin = round(words[start - 1].end / frame_seconds) if start else 0
+    end = round(words[stop].start / frame_seconds) if stop < len(words) else None
+    known, *pieces = (tokens[i:j] for i, j in pairwise((0, *(bounds[word] for word in around), len(tokens))))
+    return _Place(hypothesis, first, last, tree, earned, _Part(known, begin, end), *pieces)
 
 
 def _word_starts(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:

@@ -26,7 +26,8 @@ from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model, Rescore
 from device_sdk.decoding.nbest import distinct, likeliest, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
-from device_sdk.decoding.second_look import look_again
+from device_sdk.decoding.second_look import Phrase, look_again
+from device_sdk.decoding.spotting import Spot, likely
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
@@ -226,13 +227,14 @@ class RecognitionSession(Listening):
         if self._consumed:
             rest = self._resampler.feed(self._held[: self._waiting], last=True)
             stream = streams.end(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
-        hypotheses, rescore = self._distinct(stream, seconds), self._second_pass(stream)
+        log_probs = self._head(stream)
+        hypotheses, rescore = self._distinct(stream, seconds), self._second_pass(log_probs)
         calibration = recognizer.bundle.combination.confidence
         if rescore is not None:
             if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE:
                 hypotheses = self._wider(hypotheses, stream, seconds)
             hypotheses = tuple(rescore(hypotheses))
-        hypotheses = self._looked_again(hypotheses, stream, seconds, rescore)
+        hypotheses = self._looked_again(hypotheses, stream, seconds, rescore, log_probs)
         hypotheses = with_confidence(hypotheses, calibration)
         self._stream, self._closed = stream, _FINISHED
         result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
@@ -385,13 +387,19 @@ class RecognitionSession(Listening):
         settings = replace(given, beam=width, threshold=_FARTHEST * given.threshold)
         return self._texts(streams.search_again(stream, recognizer.transducer, settings), seconds)
 
-    def _second_pass(self, stream: Stream) -> Rescore | None:
-        """The recognizer's, over what the CTC head says of an ended stream, where there is one."""
+    def _head(self, stream: Stream) -> Float | None:
+        """What the CTC head says of an ended stream, [T, C], where there is one."""
+        model = self._recognizer
+        if model.ctc is None:
+            return None
+        return model.ctc(streams.collect_encoded(stream, model.transducer.architecture.joiner_size))
+
+    def _second_pass(self, log_probs: Float | None) -> Rescore | None:
+        """The recognizer's, over what the CTC head says, where there is one."""
         model = self._recognizer
         rescore, head = model.rescore, model.ctc
-        if rescore is None or head is None:
+        if rescore is None or head is None or log_probs is None:
             return rescore
-        log_probs = head(streams.collect_encoded(stream, model.transducer.architecture.joiner_size))
 
         def rescored(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
             heard = [model.tokenizer.decode(each.tokens) for each in hypotheses]
@@ -403,19 +411,39 @@ class RecognitionSession(Listening):
         return rescored
 
     def _looked_again(
-        self, hypotheses: tuple[Hypothesis, ...], stream: Stream, seconds: float, rescore: Rescore | None
+        self,
+        hypotheses: tuple[Hypothesis, ...],
+        stream: Stream,
+        seconds: float,
+        rescore: Rescore | None,
+        log_probs: Float | None,
     ) -> tuple[Hypothesis, ...]:
-        """With what the expected phrases bring that the search did not find."""
-        if self._expected is None or not (stream.features and any(each.after for each in self._expected.phrases)):
+        """With what the expected phrases bring, and what the user said before, that the search did not find."""
+        if self._expected is None or not stream.features:
             return hypotheses
-        wanted = self._expected.sought(self._recognizer.tokenizer)
         model = self._recognizer
+        wanted, spotted = self._expected.sought(model.tokenizer), self._spotted(hypotheses, log_probs)
+        if not (wanted or spotted):
+            return hypotheses
 
         def encode() -> Float:
             return encode_whole(model.transducer, streams.collect_features(stream, model.features.mel_bins))
 
         pieces, frame = model.tokenizer, model.frame_seconds
-        return look_again(hypotheses, wanted, encode, model.transducer, pieces, rescore, frame, seconds)
+        return look_again(hypotheses, wanted, encode, model.transducer, pieces, rescore, frame, seconds, spotted)
+
+    def _spotted(self, hypotheses: Sequence[Hypothesis], log_probs: Float | None) -> list[tuple[Phrase, Spot]]:
+        """What the user said before, and may have said now, where it is unsure what that was."""
+        model, said = self._recognizer, self._expected.said if self._expected is not None else {}
+        if not said or model.ctc is None or log_probs is None:
+            return []
+        best = with_confidence(hypotheses, model.bundle.combination.confidence)[0]
+        if best.confidence >= _UNSURE:
+            return []
+        texts = [text for text in said if f" {text} " not in f" {best.text} "]
+        found = likely(log_probs, [model.ctc.phones(text) for text in texts])
+        spelled = ((texts[number], place) for number, place in found)
+        return [(Phrase(text, tuple(model.tokenizer.encode(text)), said[text]), place) for text, place in spelled]
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

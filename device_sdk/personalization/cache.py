@@ -1,8 +1,8 @@
 """The n-best unigram cache: what a user said, as weighted word counts (Liu & Peng 2020, section 2.2).
 
 A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others,
-which is not counted. Words outside the list are counted one by one, in ``unlisted``, and words of texts that the user
-confirmed in ``confirmed``; both exist on the device only: no report is made from them."""
+which is not counted. Words outside the list are counted one by one, in ``unlisted``, and what the user confirmed in
+``confirmed``; both exist on the device only: no report is made from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rescoring.words import WordList
 
 FORMAT = 1
 UNLISTED_LIMIT = 5000
-"""Distinct unlisted, and distinct confirmed, words a cache keeps; beyond it the rarest are forgotten."""
+"""Distinct unlisted words, and distinct confirmed phrases, a cache keeps; beyond it the rarest are forgotten."""
 
 EVIDENCE = 50.0
 """Confirmed words that are half of the way from what was heard to what was confirmed."""
@@ -44,8 +44,8 @@ EVIDENCE = 50.0
 class MarginalCache:
     """Weighted word counts of one user. counts: float64 [n], everything heard so far. pending: float64 [n], the part
     not reported yet. unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances:
-    how many. words_digest: the word list that the ids belong to. confirmed: words, listed or not -> in how many
-    utterances that the user confirmed."""
+    how many. words_digest: the word list that the ids belong to. confirmed: phrases, of words
+    listed or not -> in how many utterances the user confirmed them."""
 
     words_digest: str
     counts: NDArray[np.float64]
@@ -80,16 +80,26 @@ def reported(cache: MarginalCache) -> MarginalCache:
 def without(cache: MarginalCache, words: Sequence[str]) -> MarginalCache:
     """The cache that never heard these words confirmed, nor, where they are on no list, at all."""
     unlisted, confirmed = (
-        {word: weight for word, weight in counts.items() if word not in words}
+        {phrase: weight for phrase, weight in counts.items() if not set(words) & set(phrase.split())}
         for counts in (cache.unlisted, cache.confirmed)
     )
     return replace(cache, unlisted=unlisted, confirmed=confirmed)
 
 
+def word_counts(confirmed: Mapping[str, float]) -> dict[str, float]:
+    """The words of confirmed phrases -> in how many utterances, as the phrases are counted."""
+    counts = dict[str, float]()
+    for phrase, count in confirmed.items():
+        for word in phrase.split():
+            counts[word] = counts.get(word, 0.0) + count
+    return counts
+
+
 def confirmed_counts(cache: MarginalCache, words: WordList) -> NDArray[np.float64]:
     """What was confirmed, by the ids of a list [n]; what is not on it is left out. It stays the same until feedback
     comes, so that a device looks it up seldom."""
-    counts = np.bincount(words.ids(cache.confirmed), list(cache.confirmed.values()), len(words)).astype(np.float64)
+    known = word_counts(cache.confirmed)
+    counts = np.bincount(words.ids(known), list(known.values()), len(words)).astype(np.float64)
     counts[0] = 0.0
     return counts
 
@@ -200,7 +210,7 @@ def _recounted(before: Mapping[str, float], change: Mapping[str, float], sign: i
 @dataclass(frozen=True, slots=True)
 class UtteranceCounts:
     """Weighted counts of one utterance (the sum of eq. 4 over one n-best list). listed: word id -> weight.
-    unlisted: word -> weight. confirmed: the words of what the user confirmed."""
+    unlisted: word -> weight. confirmed: phrases that the user confirmed."""
 
     listed: Mapping[int, float]
     unlisted: Mapping[str, float] = field(default_factory=dict)
@@ -244,15 +254,15 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
             return ()
 
 
-def confirmed_words(texts: Sequence[str], signal: Signal) -> frozenset[str]:
-    """The words that feedback confirms: of a correction, or else of slots, whose values alone are known to be right, or
-    else of what the user went on with. texts: the n-best list as served."""
+def confirmed_phrases(texts: Sequence[str], signal: Signal) -> frozenset[str]:
+    """What feedback confirms: the words of a correction, or else the values of slots, which alone are known to be
+    right, or else the words of what the user went on with. texts: the n-best list as served."""
     said = parts(signal)
     match next((each for kind in (Corrected, Semantics, Accepted) for each in said if isinstance(each, kind)), None):
         case Corrected(text=text):
             return frozenset(text.split())
         case Semantics(slots=slots):
-            return frozenset(word for value in slots.values() for word in value.split())
+            return frozenset(slots.values())
         case Accepted() if texts and all(isinstance(each, Accepted) for each in said):
             return frozenset(texts[0].split())
     return frozenset()

@@ -1,9 +1,10 @@
-"""Words that a user confirmed, for the first pass to expect: what rescoring weighs must first have been found."""
+"""What a user confirmed, for recognition to expect: what rescoring weighs must first have been found."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from device_sdk.decoding.hotwords import DEFAULT_BOOST, LONGEST_PHRASE, Hotword, Hotwords
@@ -31,6 +32,8 @@ SOMEBODY = "contact"
 """The kind of a phrase that is a person's name though all of its words are on the public list."""
 MOST = 1000
 """Words that are expected at a time, the most surprising first."""
+SAID = 200
+"""Phrases that are looked for where an utterance is unsure, those said most first."""
 
 
 def expecting(
@@ -38,16 +41,18 @@ def expecting(
     vocabulary: Iterable[VocabularyEntry],
     confirmed: Mapping[str, float],
     own: Mapping[str, float],
+    said: Mapping[str, float],
     bundle: Bundle,
     before: Hotwords | None = None,
 ) -> Hotwords | None:
     """The app's phrases for an utterance, the user's vocabulary, and the user's own words, each as far as it is no
-    phrase or spelling of what comes before. confirmed: word -> in how many utterances. own: :func:`own_words`. Phrases
-    of the vocabulary are looked for once more where names are said, if they may be names: contacts, and words outside
-    the public list. A room or a lamp there would take the place of what people do call. In the search they earn what
-    hotwords do, and :data:`PROVEN` more once the user confirmed them; with words outside the public list, no spelling
-    and no confirmation nothing: a thousand such names push other words out of the beam, and what they earn brings none
-    of them in. before: what was expected last, whose automaton stays where the phrases are the same."""
+    phrase or spelling of what comes before. confirmed: word -> in how many utterances. own: :func:`own_words`. said:
+    :func:`said_before`. Phrases of the vocabulary are looked for once more where names are said, if they may be names:
+    contacts, and words outside the public list. A room or a lamp there would take the place of what people do call. In
+    the search they earn what hotwords do, and :data:`PROVEN` more once the user confirmed them; with words outside the
+    public list, no spelling and no confirmation nothing: a thousand such names push other words out of the beam, and
+    what they earn brings none of them in. before: what was expected last, whose automaton stays where the phrases are
+    the same."""
     phrases = [] if given is None else list(given.phrases)
     taken = {text for phrase in phrases for text in (phrase.phrase, *phrase.spellings)}
     letters = bundle.tokenizer.letters | {" "}
@@ -62,8 +67,10 @@ def expecting(
             taken.update((entry.phrase, *spellings))
     phrases += [Hotword(word, earned) for word, earned in own.items() if word not in taken]
     if len(phrases) == (0 if given is None else len(given.phrases)):
-        return given
-    return before if before is not None and before.phrases == tuple(phrases) else Hotwords.build(phrases)
+        found = given
+    else:
+        found = before if before is not None and before.phrases == tuple(phrases) else Hotwords.build(phrases)
+    return found if found is None or found.said == said else replace(found, said=said)
 
 
 def own_words(confirmed: Mapping[str, float], bundle: Bundle, least: float) -> dict[str, float]:
@@ -85,3 +92,12 @@ def own_words(confirmed: Mapping[str, float], bundle: Bundle, least: float) -> d
             found[word] = surprise
     chosen = sorted(found, key=lambda word: (-found[word], word))[:MOST]
     return {word: round(2 * least * found[word] / SURPRISE) / 2 for word in chosen}
+
+
+def said_before(confirmed: Mapping[str, float], own: Collection[str], bundle: Bundle) -> dict[str, float]:
+    """Phrases that the user confirmed and of which a word is one of their own -> log q, q = c / (words confirmed +
+    EVIDENCE). confirmed: phrase -> c, in how many utterances. own: :func:`own_words`."""
+    total, letters = sum(count * len(phrase.split()) for phrase, count in confirmed.items()), bundle.tokenizer.letters
+    known = [each for each in confirmed if len(each) <= LONGEST_PHRASE and letters.issuperset(each.replace(" ", ""))]
+    theirs = sorted((each for each in known if not set(own).isdisjoint(each.split())), key=lambda p: (-confirmed[p], p))
+    return {phrase: math.log(confirmed[phrase] / (total + EVIDENCE)) for phrase in theirs[:SAID]}

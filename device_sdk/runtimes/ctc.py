@@ -40,6 +40,7 @@ Integers = NDArray[np.int64]
 IMPOSSIBLE = -1e5
 """Nats, in place of an infinity, which would not leave a sum again."""
 _LEAST, _VANISHED = 1e-300, 1e-60
+_KNOWN = 2000
 _SCALED = 8  # frames after which sums are scaled: what is possible does not vanish in so few
 
 WINDOWS = ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 4), (6, 6))
@@ -115,6 +116,7 @@ class CtcHead:
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         path = bundle.file(FILE)
         self._session, self.pronunciation = open_graph(path.read_bytes(), bundle.architecture, str(path), threads)
+        self._word = lru_cache(maxsize=_KNOWN)(self.pronunciation.word)
 
     def __call__(self, encoded: Float) -> Float:
         """Log-probabilities [T, C] of an utterance's encoding [T, J]. Raises BundleError for a graph that gives what
@@ -129,8 +131,11 @@ class CtcHead:
 
     def scores(self, log_probs: Float, texts: Sequence[str]) -> Double:
         """log p(phones of each text | audio), nats, [N]. log_probs: [T, C], of the utterance."""
-        said = {word: self.pronunciation.word(word) for word in {word for text in texts for word in text.split()}}
-        return log_likelihoods(log_probs, [[one for word in text.split() for one in said[word]] for text in texts])
+        return log_likelihoods(log_probs, [self.phones(text) for text in texts])
+
+    def phones(self, text: str) -> list[int]:
+        """The phones of a text, word by word; words that were asked for lately are known."""
+        return [phone for word in text.split() for phone in self._word(word)]
 
 
 def log_likelihoods(log_probs: Float, hypotheses: Sequence[Sequence[int]]) -> Double:

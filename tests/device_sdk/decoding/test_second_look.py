@@ -16,18 +16,22 @@ from device_sdk.decoding.forward import Double, Float, Tokens, log_likelihoods
 from device_sdk.decoding.nbest import word_times
 from device_sdk.decoding.second_look import (
     CROWD,
+    DOUBT,
     FEW,
     HEARD,
     KNOWN,
     KNOWN_UNSAID,
     SHORT,
+    SPANS,
     SPELLING,
     TRUST,
     UNSAID,
     UNWEIGHED,
+    Phrase,
     Sought,
     look_again,
 )
+from device_sdk.decoding.spotting import Spot
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
@@ -246,3 +250,35 @@ def test_sessions_look_again(tmp_path: Path, tiny_bundle: Bundle) -> None:
         device.vocabulary.add("fizz")
         assert device.session(16_000)._expected is not None
         assert device.recognize(audio, 16_000).nbest == plain.nbest, "nobody is called here"
+
+
+def test_what_was_said_before_is_weighed_where_it_was_spotted(
+    encoded: Float, transducer: Transducer, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the words of about the same time, by the same exact likelihoods, and how often it is said."""
+    for name, value in (("TEXTS", 1000), ("WEIGHED", 1000), ("HOPELESS", -1000.0), ("BEHIND", 1000.0)):
+        monkeypatch.setattr(second_look, name, value)
+    monkeypatch.setattr(second_look, "BEFORE", 100)
+    monkeypatch.setattr(second_look, "AFTER", 100)
+    given = heard("you call me again", -3.0, tiny_bundle)
+    encode, said = tiny_bundle.tokenizer.encode, given.text.split()
+    begin, end = given.words[1].start, given.words[2].end
+    place, tokens, nats = Spot(-1.0, round(begin / FRAME), round(end / FRAME)), tuple(encode("zoe ann")), 60.0
+    spotted = [(Phrase("zoe ann", tokens, nats), place)]
+    found = look_again([given], (), lambda: encoded, transducer, tiny_bundle.tokenizer, None, FRAME, SECONDS, spotted)
+    new = {each.text: each for each in found if each is not given}
+    assert 1 <= len(new) <= SPANS and "you zoe ann again" in new, "the likest places alone"
+    (without,) = log_likelihoods(transducer, encoded, [given.tokens])
+    for text, each in new.items():
+        first = text.split().index("zoe")
+        last = len(said) - (len(text.split()) - first - 2)
+        left, instead = tuple(encode(" ".join(said[:first]))), tuple(encode(" ".join(said[first:last])))
+        whole = (*left, *tokens, *encode(" ".join(said[last:])))
+        (with_it,) = log_likelihoods(transducer, encoded, [whole])
+        gain = with_it - without + SPELLING * spelling(left, tokens, encoded, transducer) + nats - DOUBT
+        gain -= HEARD * max(0.0, spelling(left, instead, encoded, transducer))
+        assert each.score == pytest.approx(given.score + gain, abs=1e-6) and each.tokens == whole
+    nowhere = [(Phrase("zoe ann", tokens, nats), Spot(-1.0, 10_000, 10_100))]
+    assert look_again(
+        [given], (), lambda: encoded, transducer, tiny_bundle.tokenizer, None, FRAME, SECONDS, nowhere
+    ) == (given,)

@@ -1,6 +1,7 @@
 """Words that a user confirmed are heard better, are counted by what feedback confirms, and stay on the device."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from device_sdk import Bundle, Device, Result
 from device_sdk.decoding.hotwords import Hotword, Hotwords
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics, SlotLexicon
 from device_sdk.feedback.signals import Signal, Together
-from device_sdk.personalization.cache import confirmed_words
-from device_sdk.personalization.expected import EVIDENCE, MOST, SURPRISE, expecting, own_words
+from device_sdk.personalization import cache as caches
+from device_sdk.personalization.cache import confirmed_phrases, word_counts
+from device_sdk.personalization.expected import EVIDENCE, MOST, SAID, SURPRISE, expecting, own_words, said_before
 from device_sdk.settings import DeviceSettings
 from rescoring.words import WordList
 from tests.device_sdk.devices import KEY
@@ -40,7 +42,7 @@ HEARD = ("get me a large latte", "get me a small mocha")
 )
 def test_what_feedback_confirms(signal: Signal, expected: set[str]) -> None:
     """A correction, values of slots, or what was gone on with; what was only heard is no evidence."""
-    assert confirmed_words(HEARD, signal) == expected
+    assert confirmed_phrases(HEARD, signal) == expected
 
 
 class Stub:
@@ -90,12 +92,12 @@ def test_no_more_words_are_expected_than_a_search_bears() -> None:
 
 def test_the_apps_phrases_stay_as_they_are(tiny_bundle: Bundle) -> None:
     given = Hotwords.build([Hotword("jazz", 4.0, ("chess",))])
-    assert expecting(given, (), {}, {}, tiny_bundle) is given
-    assert expecting(given, (), {}, {"jazz": 5.0, "chess": 5.0}, tiny_bundle) is given, "both are the app's"
-    assert expecting(None, (), {"mocha": 50.0}, {}, tiny_bundle) is None
-    both = expecting(given, (), {}, {"mocha": 5.0, "jazz": 5.0}, tiny_bundle)
+    assert expecting(given, (), {}, {}, {}, tiny_bundle) is given
+    assert expecting(given, (), {}, {"jazz": 5.0, "chess": 5.0}, {}, tiny_bundle) is given, "both are the app's"
+    assert expecting(None, (), {"mocha": 50.0}, {}, {}, tiny_bundle) is None
+    both = expecting(given, (), {}, {"mocha": 5.0, "jazz": 5.0}, {}, tiny_bundle)
     assert both is not None and [(each.phrase, each.boost) for each in both.phrases] == [("jazz", 4.0), ("mocha", 5.0)]
-    assert expecting(given, (), {}, {"mocha": 5.0}, tiny_bundle, both) is both, (
+    assert expecting(given, (), {}, {"mocha": 5.0}, {}, tiny_bundle, both) is both, (
         "no other automaton for the same phrases"
     )
 
@@ -126,3 +128,33 @@ def test_a_device_expects_what_was_confirmed_also_when_opened_again(tmp_path: Pa
         for _ in range(8):
             device.feedback(heard(device), Corrected(word))
         assert earned(heard(device)) == 0.0
+
+
+def test_what_was_said_before_by_hand() -> None:
+    """A slot's value is one phrase; q = count / (words confirmed + EVIDENCE); only what has a word of the user's own,
+    and pieces for all of it, is looked for."""
+    bundle: Any = Stub({"the": 0.5, "rare": 1e-4})
+    confirmed = {"diego santana": 3.0, "the": 4.0, "zoë santana": 9.0, "santana": 1.0, "y" * 201: 1.0}
+    assert word_counts(confirmed) == {"diego": 3.0, "santana": 13.0, "the": 4.0, "zoë": 9.0, "y" * 201: 1.0}
+    found = said_before(confirmed, {"santana", "y" * 201}, bundle)
+    assert list(found) == ["diego santana", "santana"]
+    assert found["diego santana"] == pytest.approx(math.log(3 / (6 + 4 + 18 + 1 + 1 + EVIDENCE)))
+    assert said_before(confirmed, (), bundle) == said_before({}, {"santana"}, bundle) == {}
+    many = {f"{first}{second} santana": 1.0 for first in "abcdefghijklmnop" for second in "abcdefghijklmnop"}
+    assert len(said_before(many | {"santana": 2.0}, {"santana"}, bundle)) == SAID
+    assert next(iter(said_before(many | {"santana": 2.0}, {"santana"}, bundle))) == "santana"
+
+
+def test_other_counts_of_the_same_words_keep_the_automaton(tiny_bundle: Bundle) -> None:
+    first = expecting(None, (), {}, {"mocha": 5.0}, {"mocha": -1.0}, tiny_bundle)
+    later = expecting(None, (), {}, {"mocha": 5.0}, {"mocha": -2.0}, tiny_bundle, first)
+    assert first is not None and later is not None and (first.said, later.said) == ({"mocha": -1.0}, {"mocha": -2.0})
+    assert later.automaton is first.automaton and later.in_pieces(tiny_bundle.tokenizer) is first.in_pieces(
+        tiny_bundle.tokenizer
+    )
+
+
+def test_what_is_removed_is_not_looked_for(tiny_bundle: Bundle) -> None:
+    """Nor is a value that the removed word is in."""
+    cache = replace(caches.empty(tiny_bundle.words), confirmed={"play some jazz": 2.0, "jazz": 1.0, "some chess": 1.0})
+    assert caches.without(cache, ["jazz"]).confirmed == {"some chess": 1.0}

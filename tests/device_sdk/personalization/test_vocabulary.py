@@ -187,7 +187,7 @@ def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bund
     entries = [VocabularyEntry(each) for each in ("jazzy", "\u0434\u0430", listed)]
     entries = [VocabularyEntry("zugzwang", ("sugar",)), *entries, VocabularyEntry("fizz", ("kiss",))]
     entries.append(VocabularyEntry(" ".join([listed, listed]), kind="contact"))
-    found = expecting(None, entries, {"zugzwang": 1.0}, {}, tiny_bundle)
+    found = expecting(None, entries, {"zugzwang": 1.0}, {}, {}, tiny_bundle)
     assert found is not None
     assert found.phrases == (
         Hotword("zugzwang", 10.0, ("sugar",), NAMED_AFTER),
@@ -196,7 +196,7 @@ def test_the_vocabulary_is_expected_in_every_utterance(tmp_path: Path, tiny_bund
         Hotword("fizz", 2.0, ("kiss",), NAMED_AFTER),
         Hotword(f"{listed} {listed}", 2.0, (), NAMED_AFTER, known=True),
     )
-    own = expecting(found, [VocabularyEntry("sugar"), *entries], {}, {"jazzy": 9.0}, tiny_bundle)
+    own = expecting(found, [VocabularyEntry("sugar"), *entries], {}, {"jazzy": 9.0}, {}, tiny_bundle)
     assert own is found, "all of it is expected already"
     heard = noise(9_600, 3)
     with Device.open(tmp_path, KEY, tiny_bundle) as device:

@@ -130,7 +130,7 @@ def test_a_device_on_its_own_does_the_same(corrects: bool) -> None:
         texts, signal = [nbest.texts[i] for i in ranking], Corrected(nbest.said) if told else Accepted()
         said = caches.confirmed_texts(texts, signal) or texts
         counts = caches.count_words(said, WORDS, weights)
-        confirmed = caches.confirmed_words(texts, signal) if told else frozenset()
+        confirmed = caches.confirmed_phrases(texts, signal) if told else frozenset()
         known = caches.update(known, replace(counts, confirmed=confirmed))
     (errors,) = simulate([heard], BACKGROUND, METHODS["device"], 0, None)
     assert errors.tolist() == expected and 0 < errors.sum() < len(errors)
