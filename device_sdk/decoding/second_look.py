@@ -323,7 +323,7 @@ class _Ear:
 def look_again(
     hypotheses: Sequence[Hypothesis],
     wanted: Sequence[Sought],
-    encode: Callable[[], Float],
+    encoded: Float,
     transducer: Transducer,
     tokenizer: Tokenizer,
     rescore: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None,
@@ -332,16 +332,15 @@ def look_again(
     spotted: Sequence[tuple[Phrase, Spot]] = (),
 ) -> tuple[Hypothesis, ...]:
     """The list with the texts that gain by a phrase, best first. hypotheses: with final scores, whose words come from
-    their tokens but where a phrase stands for another spelling. encode: gives [T, J] of the utterance; called only
-    where a phrase may stand somewhere. rescore: gives hypotheses their final scores, if language models do.
-    frame_seconds: of an encoder frame; seconds: of the audio. spotted: what was said before, with log q for its boost,
-    and where it may have been said now."""
+    their tokens but where a phrase stands for another spelling. encoded: [T, J] of the utterance, T at least 1.
+    rescore: gives hypotheses their final scores, if language models do. frame_seconds: of an encoder frame; seconds: of
+    the audio. spotted: what was said before, with log q for its boost, and where it may have been said now."""
     trust, least = (TRUST, HOPELESS) if rescore is not None else (TRUST - UNWEIGHED, 0.0)
     places = [place for each in wanted for place in _places(hypotheses, each, tokenizer, frame_seconds, trust)]
     places += _spotted_places(hypotheses[0], spotted, tokenizer, frame_seconds)
     if not places:
         return tuple(hypotheses)
-    encoded, ears, found = encode(), dict[_Part, _Ear](), dict[str, tuple[Hypothesis, Hypothesis]]()
+    ears, found = dict[_Part, _Ear](), dict[str, tuple[Hypothesis, Hypothesis]]()
     for place in places:
         part = place.part
         if not len(encoded[part.begin : part.end]):

@@ -31,7 +31,6 @@ from device_sdk.decoding.spotting import Spot, likely
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
-from device_sdk.runtimes.protocol import encode_whole
 
 Float = NDArray[np.float32]
 
@@ -227,14 +226,18 @@ class RecognitionSession(Listening):
         if self._consumed:
             rest = self._resampler.feed(self._held[: self._waiting], last=True)
             stream = streams.end(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
-        log_probs = self._head(stream)
+        encoded = streams.collect_encoded(stream, recognizer.transducer.architecture.joiner_size)
+        log_probs = None if recognizer.ctc is None else recognizer.ctc(encoded)
         hypotheses, rescore = self._distinct(stream, seconds), self._second_pass(log_probs)
         calibration = recognizer.bundle.combination.confidence
         if rescore is not None:
             if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE:
                 hypotheses = self._wider(hypotheses, stream, seconds)
             hypotheses = tuple(rescore(hypotheses))
-        hypotheses = self._looked_again(hypotheses, stream, seconds, rescore, log_probs)
+        if self._expected is not None and len(encoded):
+            rows = streams.in_time(stream)
+            spotted = [] if log_probs is None else self._spotted(self._expected, hypotheses, log_probs[rows])
+            hypotheses = self._looked_again(self._expected, hypotheses, encoded[rows], seconds, rescore, spotted)
         hypotheses = with_confidence(hypotheses, calibration)
         self._stream, self._closed = stream, _FINISHED
         result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
@@ -387,13 +390,6 @@ class RecognitionSession(Listening):
         settings = replace(given, beam=width, threshold=_FARTHEST * given.threshold)
         return self._texts(streams.search_again(stream, recognizer.transducer, settings), seconds)
 
-    def _head(self, stream: Stream) -> Float | None:
-        """What the CTC head says of an ended stream, [T, C], where there is one."""
-        model = self._recognizer
-        if model.ctc is None:
-            return None
-        return model.ctc(streams.collect_encoded(stream, model.transducer.architecture.joiner_size))
-
     def _second_pass(self, log_probs: Float | None) -> Rescore | None:
         """The recognizer's, over what the CTC head says, where there is one."""
         model = self._recognizer
@@ -410,40 +406,35 @@ class RecognitionSession(Listening):
 
         return rescored
 
-    def _looked_again(
-        self,
-        hypotheses: tuple[Hypothesis, ...],
-        stream: Stream,
-        seconds: float,
-        rescore: Rescore | None,
-        log_probs: Float | None,
-    ) -> tuple[Hypothesis, ...]:
-        """With what the expected phrases bring, and what the user said before, that the search did not find."""
-        if self._expected is None or not stream.features:
-            return hypotheses
+    def _spotted(
+        self, expected: Hotwords, hypotheses: Sequence[Hypothesis], log_probs: Float
+    ) -> list[tuple[Phrase, Spot]]:
+        """What the user said before and may have said now, and where, if it is unsure what that was. log_probs: [T, C],
+        what the CTC head says of each frame."""
         model = self._recognizer
-        wanted, spotted = self._expected.sought(model.tokenizer), self._spotted(hypotheses, log_probs)
-        if not (wanted or spotted):
-            return hypotheses
-
-        def encode() -> Float:
-            return encode_whole(model.transducer, streams.collect_features(stream, model.features.mel_bins))
-
-        pieces, frame = model.tokenizer, model.frame_seconds
-        return look_again(hypotheses, wanted, encode, model.transducer, pieces, rescore, frame, seconds, spotted)
-
-    def _spotted(self, hypotheses: Sequence[Hypothesis], log_probs: Float | None) -> list[tuple[Phrase, Spot]]:
-        """What the user said before, and may have said now, where it is unsure what that was."""
-        model, said = self._recognizer, self._expected.said if self._expected is not None else {}
-        if not said or model.ctc is None or log_probs is None:
+        if not expected.said or model.ctc is None:
             return []
         best = with_confidence(hypotheses, model.bundle.combination.confidence)[0]
         if best.confidence >= _UNSURE:
             return []
-        texts = [text for text in said if f" {text} " not in f" {best.text} "]
-        found = likely(log_probs, [model.ctc.phones(text) for text in texts])
-        spelled = ((texts[number], place) for number, place in found)
-        return [(Phrase(text, tuple(model.tokenizer.encode(text)), said[text]), place) for text, place in spelled]
+        texts = [text for text in expected.said if f" {text} " not in f" {best.text} "]
+        found = [(texts[row], place) for row, place in likely(log_probs, [model.ctc.phones(text) for text in texts])]
+        encode, said = model.tokenizer.encode, expected.said
+        return [(Phrase(text, tuple(encode(text)), said[text]), place) for text, place in found]
+
+    def _looked_again(
+        self,
+        expected: Hotwords,
+        hypotheses: tuple[Hypothesis, ...],
+        encoded: Float,
+        seconds: float,
+        rescore: Rescore | None,
+        spotted: Sequence[tuple[Phrase, Spot]],
+    ) -> tuple[Hypothesis, ...]:
+        """With what the expected phrases bring that the search did not find. encoded: [T, J], of each frame."""
+        model = self._recognizer
+        wanted, pieces, frame = expected.sought(model.tokenizer), model.tokenizer, model.frame_seconds
+        return look_again(hypotheses, wanted, encoded, model.transducer, pieces, rescore, frame, seconds, spotted)
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

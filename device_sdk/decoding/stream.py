@@ -101,6 +101,14 @@ def collect_encoded(stream: Stream, joiner_size: int) -> Float:
     return np.concatenate(parts) if parts else np.zeros((0, joiner_size), np.float32)
 
 
+def in_time(stream: Stream) -> NDArray[np.int64]:
+    """For each frame of the utterance the row of :func:`collect_encoded` that says what was heard there: in a pause, of
+    which the networks hear little, the last one before it."""
+    parts = [np.arange(part.frame, part.frame + len(part.values)) for part in _in_order(stream)]
+    frames = np.concatenate([*parts, np.zeros(0, np.int64)])
+    return np.maximum(np.searchsorted(frames, np.arange(frames.max(initial=-1) + 1), "right") - 1, 0)
+
+
 def _in_order(stream: Stream) -> Iterator[Encoded]:
     found, part = list[Encoded](), stream.encoded
     while part is not None:
