@@ -36,6 +36,9 @@ FORMAT = 1
 UNLISTED_LIMIT = 5000
 """Distinct unlisted words, and distinct confirmed phrases, a cache keeps; beyond it the rarest are forgotten."""
 
+LONGEST_VALUE = 4
+"""Words of a slot's value that is confirmed as one phrase."""
+
 EVIDENCE = 50.0
 """Confirmed words that are half of the way from what was heard to what was confirmed."""
 
@@ -256,16 +259,23 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
 
 def confirmed_phrases(texts: Sequence[str], signal: Signal) -> frozenset[str]:
     """What feedback confirms: the words of a correction, or else the values of slots, which alone are known to be
-    right, or else the words of what the user went on with. texts: the n-best list as served."""
+    right, the short ones as phrases, or else the words of what the user went on with. texts: the n-best list as
+    served."""
     said = parts(signal)
     match next((each for kind in (Corrected, Semantics, Accepted) for each in said if isinstance(each, kind)), None):
         case Corrected(text=text):
             return frozenset(text.split())
         case Semantics(slots=slots):
-            return frozenset(slots.values())
+            return frozenset(phrase for value in slots.values() for phrase in _as_phrases(value))
         case Accepted() if texts and all(isinstance(each, Accepted) for each in said):
             return frozenset(texts[0].split())
     return frozenset()
+
+
+def _as_phrases(value: str) -> Sequence[str]:
+    """A value of a slot: whole where it is short. Messages and notes are not kept as they were said."""
+    words = value.split()
+    return [value] if len(words) <= LONGEST_VALUE else words
 
 
 def _with_right_slots(texts: Sequence[str], signal: Semantics) -> tuple[str, ...]:

@@ -20,7 +20,9 @@ from rescoring.words import WordList
 from tests.device_sdk.devices import KEY
 from tests.signals import noise
 
-LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
+LEXICON = SlotLexicon(
+    {"drink": ("mocha", "latte", "iced chai latte"), "size": ("small", "large"), "note": ("do not make it too hot",)}
+)
 SMALL = {"drink": "mocha", "size": "small"}
 HEARD = ("get me a large latte", "get me a small mocha")
 
@@ -32,6 +34,8 @@ HEARD = ("get me a large latte", "get me a small mocha")
         (Accepted(), {"get", "me", "a", "large", "latte"}),
         (Semantics(SMALL, LEXICON), {"small", "mocha"}),
         (Together((Semantics(SMALL, LEXICON), Accepted())), {"small", "mocha"}),
+        (Semantics({"drink": "iced chai latte"}, LEXICON), {"iced chai latte"}),
+        (Semantics({"note": "do not make it too hot"}, LEXICON), {"do", "not", "make", "it", "too", "hot"}),
         (Together((Accepted(), Corrected("a mocha"))), {"a", "mocha"}),
         (Together((Accepted(), Cancelled())), set()),
         (Cancelled(), set()),
