@@ -234,10 +234,11 @@ class RecognitionSession(Listening):
             if with_confidence(hypotheses, calibration)[0].confidence < _UNSURE:
                 hypotheses = self._wider(hypotheses, stream, seconds)
             hypotheses = tuple(rescore(hypotheses))
-        if self._expected is not None and len(encoded):
+        if (expected := self._expected) is not None and len(encoded):
             rows = streams.in_time(stream)
-            spotted = [] if log_probs is None else self._spotted(self._expected, hypotheses, log_probs[rows])
-            hypotheses = self._looked_again(self._expected, hypotheses, encoded[rows], seconds, rescore, spotted)
+            spotted = [] if log_probs is None else self._spotted(expected, hypotheses, log_probs[rows])
+            if spotted or any(each.after for each in expected.phrases):
+                hypotheses = self._looked_again(expected, hypotheses, encoded[rows], seconds, rescore, spotted)
         hypotheses = with_confidence(hypotheses, calibration)
         self._stream, self._closed = stream, _FINISHED
         result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
