@@ -1,6 +1,9 @@
 """Phrases are spotted where, of all places and alignments, they are least behind what the head heard."""
 
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from device_sdk.decoding import spotting
+from device_sdk import SAMPLE_AUDIO, Bundle, Device
+from device_sdk.audio.files import given_audio
+from device_sdk.decoding import Hotwords, Recognizer, session, spotting
+from device_sdk.decoding import stream as streams
 from device_sdk.decoding.spotting import FAR, MOST, Spot, likely, spot
+from device_sdk.feedback import Semantics, SlotLexicon
+from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.settings import DeviceSettings
+from tests.device_sdk.devices import KEY
 
 Float = NDArray[np.float32]
 
@@ -78,3 +88,51 @@ def test_what_may_have_been_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(likely(CLEAR, [[1, 2]] * 20)) == MOST
     monkeypatch.setattr(spotting, "MOST", 1)
     assert likely(CLEAR, phrases) == [(2, Spot(0.0, 3, 5))]
+
+
+def noisy(seed: int) -> Float:
+    samples, _ = given_audio(SAMPLE_AUDIO, None)
+    return np.clip(samples + 0.08 * np.random.default_rng(seed).standard_normal(samples.size), -1, 1).astype(np.float32)
+
+
+def test_what_the_user_confirmed_is_heard_in_noise(tmp_path: Path) -> None:
+    """An order in noise is heard as another drink, until the user has ordered a mocha once. What is heard clearly stays
+    as it is, whatever was confirmed."""
+    menu = SlotLexicon({"drink": ("mocha", "light roast", "dark roast", "blonde roast", "iced chai latte")})
+    with Device.open(tmp_path, KEY, settings=DeviceSettings(learn=False)) as device:
+        before = [device.recognize(noisy(seed), 16_000) for seed in range(5)]
+        clear = device.recognize(SAMPLE_AUDIO)
+        assert clear.text == "can i have a large mocha please"
+        wrong = [seed for seed, result in enumerate(before) if "mocha" not in result.text]
+        assert len(wrong) >= 3
+        device.feedback(before[wrong[0]], Semantics({"drink": "mocha"}, menu))
+        after = [device.recognize(noisy(seed), 16_000) for seed in wrong[1:]]
+        assert sum("mocha" in result.text for result in after) >= len(after) - 1, [result.text for result in after]
+        device.feedback(after[0], Semantics({"drink": "iced chai latte"}, menu))
+        assert device.recognize(SAMPLE_AUDIO).text == clear.text
+
+
+def test_only_what_is_unsure_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open()
+    recognizer, asked = Recognizer(bundle, rescore=Rescorer(bundle).rescore), list[int]()
+    expected = replace(Hotwords.build(["zyzzyva"]), said={"large mocha": -2.0, "seldom said": -2.0})
+
+    def counting(log_probs: Float, phrases: list[list[int]]) -> list[tuple[int, Spot]]:
+        asked.append(len(phrases))
+        return likely(log_probs, phrases)
+
+    monkeypatch.setattr(session, "likely", counting)
+    recognizer.recognize(SAMPLE_AUDIO, hotwords=expected)
+    assert asked == []
+    heard = recognizer.recognize(noisy(0), 16_000, hotwords=expected)
+    assert asked == [2] and heard.text.split()[-1] == "mocha" and heard.nbest[0].scores.hotword > 0
+    assert recognizer.recognize(noisy(0), 16_000, hotwords=["zyzzyva"]).text.split()[-1] != "mocha"
+
+
+def test_rows_in_time() -> None:
+    """Two frames after one of which nothing is known, a pause of two, and two more."""
+    first = streams.Encoded(None, np.zeros((2, 4), np.float32), 1, True)
+    whole = streams.Encoded(first, np.zeros((2, 4), np.float32), 5, True)
+    stream = SimpleNamespace(encoded=whole)
+    assert streams.in_time(stream).tolist() == [0, 0, 1, 1, 1, 2, 3]  # type: ignore[arg-type]
+    assert streams.in_time(SimpleNamespace(encoded=None)).tolist() == []  # type: ignore[arg-type]
