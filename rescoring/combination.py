@@ -107,7 +107,7 @@ class CombinationWeights:
         section 3.2: 0.5).
     word_bonus: nats added for each word.
     unlisted_bonus: nats added for each word outside the public list, whose spelling no language model scores.
-    marginal: lambda of Liu & Peng 2020, eq. 1, for words that were only heard; it grows with those that are confirmed.
+    marginal: lambda of Liu & Peng 2020, eq. 1.
     alpha, beta: weights of the global and of the personal unigram in eq. 2; alpha + beta <= 1.
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.

@@ -131,12 +131,11 @@ def confirmed_share(confirmed: float, evidence: float) -> float:
         r = c / (c + evidence)
 
     confirmed: how many there are, c. evidence > 0: as many are half of the whole way. By r the words that were only
-    heard give way to the confirmed ones, and lambda grows:
+    heard give way to the confirmed ones:
 
-        q(w) = r c(w) / c + (1 - r) q_heard(w),  lambda = (1 - r) lambda_heard + r lambda_confirmed
+        q(w) = r c(w) / c + (1 - r) q_heard(w)
 
-    That q is eq. 4 once more (``personal_unigram``), with q_heard in the background's place. What was heard holds
-    mistakes, which a large lambda would repeat."""
+    That q is eq. 4 once more (``personal_unigram``), with q_heard in the background's place."""
     if not (confirmed >= 0 and evidence > 0):
         raise ValueError(f"confirmed, evidence: found {confirmed!r}, {evidence!r}; expected 0 or more, and more than 0")
     return confirmed / (confirmed + evidence)

@@ -115,23 +115,16 @@ def personal_marginal(
     weights: CombinationWeights,
     confirmed: NDArray[np.float64] | None = None,
 ) -> marginals.PersonalMarginal:
-    """What rescoring adapts to (Liu & Peng 2020, eq. 2): to what was heard, at the lambda of ``weights``, as long as
-    nothing was confirmed; and the more to what was confirmed, the more of it there is. lambda grows until times the
-    language models' weight it is 1: log(g / u) then counts as much as the acoustic score. global_: published by the
-    server [n], or None. confirmed: :func:`confirmed_counts` where they are known already."""
+    """What rescoring adapts to (Liu & Peng 2020, eq. 2): to what was heard, as long as nothing was confirmed; and the
+    more to what was confirmed, the more of it there is. global_: published by the server [n], or None. confirmed:
+    :func:`confirmed_counts` where they are known already."""
     if confirmed is None:
         confirmed = confirmed_counts(cache, words)
     share = marginals.confirmed_share(float(confirmed.sum()), EVIDENCE)
     mixture = marginals.refreshed_marginal(
         cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
-    return marginals.PersonalMarginal(mixture, background, grown(weights, share))
-
-
-def grown(weights: CombinationWeights, share: float) -> float:
-    """Lambda, of which a share of words was confirmed (``marginals.confirmed_share``)."""
-    full = 1 / weights.language_model if weights.language_model else 0.0
-    return (1 - share) * weights.marginal + share * max(weights.marginal, full)
+    return marginals.PersonalMarginal(mixture, background, weights.marginal)
 
 
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:

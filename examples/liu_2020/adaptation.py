@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.personalization.cache import EVIDENCE, grown
+from device_sdk.personalization.cache import EVIDENCE
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
@@ -36,10 +36,10 @@ Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
-    2020. ``device`` counts as devices do: by the second pass, or what was said where the user corrects it, by which
-    lambda grows. ``corrected`` counts what was said there, and nothing else. ``errors`` counts
-    the entry with the fewest word errors alone, ``said`` what was said: yardsticks, for which somebody would have to
-    know it. renewed: when the personal part follows what was said, after each utterance as on a device, or once a round
+    2020. ``device`` counts as devices do: by the second pass, or what was said where the user corrects it, to
+    which what was heard gives way. ``corrected`` counts what was said there, and nothing else. ``errors`` counts the
+    entry with the fewest word errors alone, ``said`` what was said: yardsticks, for which somebody would have to know
+    it. renewed: when the personal part follows what was said, after each utterance as on a device, or once a round
     (section 2.2 has both). reliability: what each heard word counts [n]; all alike in the paper. pseudo: of it."""
 
     weights: CombinationWeights
@@ -74,7 +74,7 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, how
     if share:
         own = personal_unigram(known.confirmed, own, EVIDENCE)
     g = interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
-    return adaptation(g, background, grown(weights, share))
+    return adaptation(g, background, weights.marginal)
 
 
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:

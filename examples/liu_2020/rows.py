@@ -190,7 +190,7 @@ CORRECTED_FOLLOWING = "personal part after each utterance, one in five corrected
 """The same two where users correct what was heard, and only what they correct counts: it is worth so much more that
 words of the lists add nothing to it."""
 AS_DEVICES = "personal part as devices come, one in five corrected"
-"""With the packaged lambda, which grows with what is corrected: nothing of it is tuned on meetings."""
+"""With the packaged lambda: nothing of it is tuned on meetings."""
 YARDSTICK = "yardstick: best entries are known"
 TRUTH = "yardstick: what was said is known"
 """Counts of the entries with the fewest errors, and of the true words: what better counts could be worth at most."""

@@ -93,22 +93,19 @@ def test_marginal_follows_equations_2_and_4() -> None:
         np.testing.assert_allclose(every(found), BACKGROUND)
 
 
-def test_what_is_confirmed_counts_more_and_more_strongly() -> None:
+def test_what_is_confirmed_counts_more_and_more() -> None:
     """Of words that are on no list nothing is known here, so they are no evidence either."""
     heard = cache.update(cache.empty(WORDS), count(["mocha mocha"], WORDS, 1.0))
     weights = CombinationWeights(language_model=0.25, beta=0.5, smoothing=2.0, marginal=0.25)
-    held, strengths, ratios = heard, list[float](), list[float]()
+    held, ratios = heard, list[float]()
     for _ in range(4):
         found = cache.personal_marginal(held, WORDS, BACKGROUND, None, weights)
         np.testing.assert_allclose(every(found).sum(), 1.0)
-        strengths.append(found.strength)
+        assert found.strength == weights.marginal
         ratios.append(every(found)[WORDS.id("get")] / BACKGROUND[WORDS.id("get")])
         for _ in range(50):
             held = cache.update(held, UtteranceCounts({}, {}, frozenset({"get", "zog"})))
-    assert strengths == pytest.approx([0.25, 0.25 + 3.75 / 2, 0.25 + 3.75 * 2 / 3, 0.25 + 3.75 * 3 / 4])
     assert ratios == sorted(ratios) and ratios[0] < 1 < ratios[1]
-    for other in (replace(weights, marginal=9.0), replace(weights, language_model=0.0)):  # it never falls
-        assert cache.personal_marginal(held, WORDS, BACKGROUND, None, other).strength == other.marginal
 
 
 @given(st.lists(texts, max_size=4), st.floats(0.3, 4))
