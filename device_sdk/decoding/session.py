@@ -41,7 +41,7 @@ _WIDEST, _FARTHEST = 8, 1.2
 _ASKED = 3
 """Times as many hypotheses as the settings say, that language models are asked for: more leave as many errors."""
 _UNSURE = 0.5
-"""Confidence in the best text below which that is done, and confirmed phrases are looked for: what is clear ends soon."""
+"""Confidence in the best text below which that is done, and confirmed phrases are looked for: the rest ends soon."""
 _SOON = 8.0
 """Seconds of such an utterance up to which there are so many: for a longer one fewer, so that nobody waits longer."""
 _FINISHED = "this utterance is finished; call reset() to begin another"
