@@ -198,8 +198,11 @@ class Counting:
 
     def own_words(self) -> Mapping[str, float]:
         """Words that the user confirmed and others seldom say -> nats that each earns in the first pass."""
+        return self._own(caches.word_counts(self._model_state.cache.confirmed))
+
+    def _own(self, confirmed: Mapping[str, float]) -> Mapping[str, float]:
         least = self._rescorer.weights.confirmed if self._settings.use_marginals else 0.0
-        return own_words(caches.word_counts(self._model_state.cache.confirmed), self._model_state.base, least)
+        return own_words(confirmed, self._model_state.base, least)
 
     def expected(self, given: Hotwords | None) -> Hotwords | None:
         """What the next utterance expects: the app's phrases for it, the user's vocabulary, and words that the user
@@ -210,7 +213,8 @@ class Counting:
         made = self._expected
         if made is None or made[0] is not confirmed or made[1] is not known or made[2] is not given:
             before = None if made is None else made[3]
-            words, own, base = caches.word_counts(confirmed), self.own_words(), self._model_state.base
+            words, base = caches.word_counts(confirmed), self._model_state.base
+            own = self._own(words)
             found = expecting(given, known.values(), words, own, said_before(confirmed, own, base), base, before)
             self._expected = made = confirmed, known, given, found
         return made[3]

@@ -49,7 +49,7 @@ class Vocabulary:
             new.append(replace(entry, source=origin, added=now, refused=()))
         with self._model_state.together():
             self._model_state.keep_phrases(phrases.with_entries(self._model_state.phrases, new))
-            return tuple(self._counted(self._model_state.phrases.entries[each.phrase]) for each in new)
+            return self._counted(self._model_state.phrases.entries[each.phrase] for each in new)
 
     def add_contacts(self, vcard: str | Path) -> tuple[VocabularyEntry, ...]:
         """The names of a vCard file, or of its text, each whole and by the given name. Accents that the model's pieces
@@ -62,7 +62,7 @@ class Vocabulary:
         self._model_state.check_open()
         with self._model_state.store.guard:
             found = self._model_state.phrases.entries.values()
-            return tuple(self._counted(each) for each in found if kind is None or each.kind == kind)
+            return self._counted(each for each in found if kind is None or each.kind == kind)
 
     def remove(self, phrase: str) -> bool:
         """Listens for a phrase no longer, nor for its words because the user confirmed them. Whether it was there."""
@@ -94,6 +94,6 @@ class Vocabulary:
         """Everything in it as JSON, for its user."""
         return json.dumps([asdict(each) for each in self.list()], indent=2, ensure_ascii=False)
 
-    def _counted(self, entry: VocabularyEntry) -> VocabularyEntry:
+    def _counted(self, entries: Iterable[VocabularyEntry]) -> tuple[VocabularyEntry, ...]:
         confirmed = caches.word_counts(self._model_state.cache.confirmed)
-        return replace(entry, count=phrases.times(entry.phrase, confirmed))
+        return tuple(replace(each, count=phrases.times(each.phrase, confirmed)) for each in entries)

@@ -416,7 +416,7 @@ def _spotted_places(
         alike: list[tuple[float, int, int]] = []
         for first in range(count):
             for last in range(first + 1, min(first + LONGEST, count) + 1):
-                until = edges[last] if last < count else max(words[-1].end, end)
+                until = min(edges[last], max(words[-1].end, end))
                 both = min(until, end) - max(edges[first], begin)
                 alike.append((both / (max(until, end) - min(edges[first], begin)), first, last))
         tree = Node()
