@@ -235,10 +235,10 @@ class RecognitionSession(Listening):
                 hypotheses = self._wider(hypotheses, stream, seconds)
             hypotheses = tuple(rescore(hypotheses))
         if (expected := self._expected) is not None and len(encoded):
-            rows = streams.in_time(stream)
-            spotted = [] if log_probs is None else self._spotted(expected, hypotheses, log_probs[rows])
+            spotted = [] if log_probs is None else self._spotted(expected, hypotheses, log_probs, stream)
             if spotted or any(each.after for each in expected.phrases):
-                hypotheses = self._looked_again(expected, hypotheses, encoded[rows], seconds, rescore, spotted)
+                heard = encoded[streams.in_time(stream)]
+                hypotheses = self._looked_again(expected, hypotheses, heard, seconds, rescore, spotted)
         hypotheses = with_confidence(hypotheses, calibration)
         self._stream, self._closed = stream, _FINISHED
         result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
@@ -408,10 +408,10 @@ class RecognitionSession(Listening):
         return rescored
 
     def _spotted(
-        self, expected: Hotwords, hypotheses: Sequence[Hypothesis], log_probs: Float
+        self, expected: Hotwords, hypotheses: Sequence[Hypothesis], log_probs: Float, stream: Stream
     ) -> list[tuple[Phrase, Spot]]:
         """What the user said before and may have said now, and where, if it is unsure what that was. log_probs: [T, C],
-        what the CTC head says of each frame."""
+        what the CTC head says of what was heard."""
         model = self._recognizer
         if not expected.said or model.ctc is None:
             return []
@@ -419,9 +419,10 @@ class RecognitionSession(Listening):
         if best.confidence >= _UNSURE:
             return []
         texts = [text for text in expected.said if f" {text} " not in f" {best.text} "]
-        found = [(texts[row], place) for row, place in likely(log_probs, [model.ctc.phones(text) for text in texts])]
+        found = likely(log_probs[streams.in_time(stream)], [model.ctc.phones(text) for text in texts])
         encode, said = model.tokenizer.encode, expected.said
-        return [(Phrase(text, tuple(encode(text)), said[text]), place) for text, place in found]
+        spelled = ((texts[number], place) for number, place in found)
+        return [(Phrase(text, tuple(encode(text)), said[text]), place) for text, place in spelled]
 
     def _looked_again(
         self,
