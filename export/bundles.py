@@ -75,8 +75,10 @@ def write_bundle(
     target = Path(out)
     _check_replaceable(target)
     weight_files.check(architecture, weights, "weights to export")
+    if isinstance(architecture, Architecture):
+        graphs = build_graphs(architecture, (models or {}).get(CTC_FILE))
     files: dict[str, bytes] = {
-        **(build_graphs(architecture) if isinstance(architecture, Architecture) else graphs or {}),
+        **(graphs or {}),
         "weights.safetensors": weight_files.serialize(weight_files.halved(weights)),
         "tokenizer.model": tokenizer_model,
         "words.txt": words.text().encode(),

@@ -85,6 +85,8 @@ def try_out(bundle: Bundle) -> list[str]:
     from device_sdk.bundle.streaming import StreamingArchitecture, subsets_of
     from device_sdk.learning.step import factorize
     from device_sdk.runtimes.onnxruntime import PRECISIONS
+    from device_sdk.runtimes.phones import FILE as PHONES_FILE
+    from device_sdk.runtimes.phones import PhoneTraining
     from device_sdk.runtimes.protocol import try_transducer
     from device_sdk.runtimes.streaming import open_transducer
     from device_sdk.runtimes.training import TrainingSession
@@ -123,6 +125,12 @@ def try_out(bundle: Bundle) -> list[str]:
 
         heard = CtcHead(bundle)(np.zeros((33, sizes.joiner_size), np.float32))
         checks.append(f"CTC head: {heard.shape[1] - 1} phones scored")
+    if bundle.has(PHONES_FILE):
+        phones = PhoneTraining(TrainingSession(bundle, subset=bundle.subset), bundle)
+        gradients = phones.run(dict(bundle.weights), features, [[1]], [1.0]).gradients
+        if not all(np.isfinite(value).all() for value in gradients.values()):
+            raise BundleError(f"{bundle.path}: {PHONES_FILE} gives gradients that are not finite; export it again")
+        checks.append(f"training graph, phones: {len(gradients)} gradients, finite")
     if any(bundle.has(name) for name in ("ngram.arpa", "ngram.arpa.gz")):
         checks.append(_try_ngram(bundle))
     return checks

@@ -35,6 +35,8 @@ and with 0.07 began to suffer."""
 # Values that a step keeps of a unit of an LSTM layer: four gates, two states, and their gradients in turn.
 _STATES = 8
 _LATTICE_BYTES = 64  # of a node: eight float64 values
+_ALIGNED_BYTES = 72  # of a place of phones at a frame: nine such values
+_PLACES = 6  # for each piece: three phones with blanks
 _JOINT_FRAMES = 8  # that the joint runs over at a time
 _JOINT_BYTES = 12  # of a hidden or output unit of the joint: its float32 value, its gradient, and one to work with
 _COPIES = 4  # as large as what is trained: gradients, those divided by their size, new weights, teacher
@@ -122,8 +124,9 @@ def step_bytes(architecture: AnyArchitecture, subset: Subset | None, frames: int
     predictor = 4 * _STATES * hypotheses * said * architecture.predictor_size * max(1, architecture.predictor_layers)
     joint = hypotheses * said * _JOINT_BYTES * _JOINT_FRAMES * (architecture.joiner_size + architecture.pieces)
     lattice = hypotheses * said * heard * _LATTICE_BYTES
+    aligned = hypotheses * said * _PLACES * heard * _ALIGNED_BYTES if isinstance(architecture, Architecture) else 0
     arrays = 4 * _COPIES * sum(math.prod(shapes[name]) for name in trainable(architecture, subset))
-    return int(_MARGIN * (encoder + (0 if beneath.predictor else predictor) + joint + lattice + arrays))
+    return int(_MARGIN * (encoder + (0 if beneath.predictor else predictor) + joint + lattice + aligned + arrays))
 
 
 def affordable(

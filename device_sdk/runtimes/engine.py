@@ -9,6 +9,8 @@ from device_sdk.bundle.architecture import Subset
 from device_sdk.bundle.streaming import chosen
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import Precision
+from device_sdk.runtimes.phones import FILE as PHONES_FILE
+from device_sdk.runtimes.phones import PhoneTraining
 from device_sdk.runtimes.protocol import Training, Transducer
 from device_sdk.runtimes.streaming import open_transducer
 from device_sdk.runtimes.training import TrainingSession
@@ -40,6 +42,11 @@ class Engine:
         """Gradients for a subset's parameters. Raises :class:`BundleError`, :class:`MissingExtraError` and,
         for a subset that bundle or runtime has no gradients for, :class:`ConfigurationError`."""
         subset = chosen(bundle.architecture, subset or bundle.subset)
+        session = self._session(bundle, subset)
+        by_encoder = any(name.startswith(("encoder.", "joiner.encoder.")) for name in session.trainable)
+        return PhoneTraining(session, bundle, self.threads) if by_encoder and bundle.has(PHONES_FILE) else session
+
+    def _session(self, bundle: Bundle, subset: Subset) -> Training:
         if self.runtime == "onnxruntime":
             return TrainingSession(bundle, self.threads, subset=subset)
         from device_sdk.runtimes.executorch import ExecutorchTrainingSession

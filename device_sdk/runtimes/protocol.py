@@ -171,8 +171,9 @@ def utterance_feeds(
     cost_scale: float,
 ) -> dict[str, NDArray[np.generic]]:
     """A graph's inputs besides parameters. F: frames; M: mel bins; N: hypotheses; U: tokens of the longest. Returns
-    features [F, M] float32, tokens [N, U] int64 padded with 0, lengths [N] int64, weights, costs [N] float32 and
-    cost_scale [] float32. costs default to 0. Raises :class:`LearningError` that names a wrong argument."""
+    features [F, M] float32, tokens [N, U] int64 padded with 0, lengths [N] int64, weights, costs [N] float32,
+    cost_scale [] float32 and pull [F // K, J] float32, 0. costs default to 0. Raises :class:`LearningError` that names
+    a wrong argument."""
     count = len(hypotheses)
     if count == 0:
         raise LearningError("hypotheses: found none, expected at least one")
@@ -183,6 +184,7 @@ def utterance_feeds(
     if not np.isfinite(cost_scale):
         raise LearningError(f"cost_scale: found {cost_scale!r}, expected a finite number")
     feeds["cost_scale"] = np.asarray(cost_scale, np.float32)
+    feeds["pull"] = np.zeros((len(features) // architecture.subsampling_factor, architecture.joiner_size), np.float32)
     return feeds
 
 

@@ -31,15 +31,18 @@ class TrainingStep(nn.Module):
         weights: Tensor,
         costs: Tensor,
         cost_scale: Tensor,
+        pull: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
-        """T: stacked frames; K: frames stacked; M: mel bins; N: hypotheses; U: tokens; P: distinct prefixes.
+        """T: stacked frames; K: frames stacked; M: mel bins; N: hypotheses; U: tokens; P: distinct prefixes; J: joiner
+        size.
 
         features: [T, K, M] raw log-mel, of which ``frames`` [1] int64 are the utterance's. tokens: [N, U] int64, padded
         with 0; lengths: [N] int64, -1 for a row that is no hypothesis. representatives [P] and prefix_of [(U + 1) N]
         int64: which rows (u, i), numbered u * N + i, have the same first u tokens. weights, costs: [N]; cost_scale: [].
-        parameters: constants, then parameters, in the canonical order. Returns negative log-likelihoods [N] (0 for what
-        is no hypothesis), expected cost [], and every gradient."""
+        pull: [T, J], the derivative of what else the loss is of by the joiner's encoder term. parameters: constants,
+        then parameters, in the canonical order. Returns negative log-likelihoods [N] (0 for what is no hypothesis),
+        expected cost [], and every gradient."""
         a, named = self.architecture, dict(zip(self.names, parameters, strict=True))
         count, longest = tokens.shape
         normalized = (features - named["features.mean"]) * named["features.scale"]
@@ -76,9 +79,10 @@ class TrainingStep(nn.Module):
         d_embedded = self._gradients("predictor", predictor_hidden, d_predictor, named, gradients)
         at = previous[:, None].expand(-1, a.embedding_size)
         gradients["predictor.embedding"] = torch.zeros(a.pieces, a.embedding_size).scatter_add(0, at, d_embedded)
-        gradients["joiner.encoder.weight"] = d_joint["frames"].t() @ encoder_rows
-        gradients["joiner.encoder.bias"] = d_joint["frames"].sum(0)
-        self._gradients("encoder", encoder_hidden, d_joint["frames"] @ named["joiner.encoder.weight"], named, gradients)
+        d_frames = d_joint["frames"] + pull
+        gradients["joiner.encoder.weight"] = d_frames.t() @ encoder_rows
+        gradients["joiner.encoder.bias"] = d_frames.sum(0)
+        self._gradients("encoder", encoder_hidden, d_frames @ named["joiner.encoder.weight"], named, gradients)
         ordered = (gradients[name] for name in a.parameter_shapes())
         return likelihoods.to(torch.float32), expected.to(torch.float32), *ordered
 
@@ -107,9 +111,11 @@ def training_example(architecture: Architecture, bucket: Bucket) -> tuple[tuple[
     features = torch.zeros(bucket.frames, architecture.subsampling_factor, architecture.mel_bins)
     tokens, lengths = torch.ones(count, longest, dtype=torch.int64), torch.full((count,), longest)
     prefixes, objective = (torch.arange(rows), torch.arange(rows)), (torch.zeros(count), torch.zeros(count))
-    given = (features, torch.full((1,), bucket.frames), tokens, lengths, *prefixes, *objective, torch.tensor(0.0))
+    last = torch.tensor(0.0), torch.zeros(bucket.frames, architecture.joiner_size)
+    given = (features, torch.full((1,), bucket.frames), tokens, lengths, *prefixes, *objective, *last)
     inputs = (*given, *(torch.zeros(shape) for shape in shapes.values()))
     chunks = torch.export.Dim("chunks", min=1, max=bucket.frames // FRAMES_AT_ONCE)
     varying: list[object] = [None] * len(given)
     varying[0], varying[4] = {0: FRAMES_AT_ONCE * chunks}, {0: torch.export.Dim("prefixes", min=1, max=rows)}
+    varying[-1] = {0: FRAMES_AT_ONCE * chunks}
     return inputs, (*varying, tuple(None for _ in shapes))

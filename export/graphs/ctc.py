@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.weights import architecture_digest
@@ -38,6 +40,23 @@ def ctc_graph(
     g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["T", symbols])
     digest = architecture_digest(architecture)
     return g.finish("ctc", {ARCHITECTURE_KEY: digest, PRONUNCIATION_KEY: pronunciation.write()})
+
+
+def head_parameters(graph: bytes) -> dict[str, NDArray[np.floating]]:
+    """The parameters of a head's graph, its matrices as they were rounded. Raises BundleError for another graph."""
+    try:
+        model = onnx.load_model_from_string(graph)
+    except Exception as error:  # protobuf's own
+        raise BundleError(f"ctc.onnx: cannot be read ({error}); train it again") from error
+    held = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    matrices = (f"{name}.{part}" for name in _DIRECTIONS for part in "WR")
+    try:
+        rounded = {
+            name: held[f"{name}.int8"] * held[f"{name}.scale"] for name in ("plain.weight", "output.weight", *matrices)
+        }
+        return rounded | {name: held[name] for name in ("output.bias", *(f"{name}.B" for name in _DIRECTIONS))}
+    except KeyError as error:
+        raise BundleError(f"ctc.onnx: holds no {error}, so it is no CTC head; train it again") from error
 
 
 _DIRECTIONS = ("forward", "backward")

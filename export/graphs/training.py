@@ -9,7 +9,7 @@ Gradients are written out by hand, so plain onnxruntime trains. The N hypotheses
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from device_sdk.bundle.architecture import Frozen, Subset, factor_names, frozen_part, trainable
+from device_sdk.bundle.architecture import Architecture, Frozen, Subset, factor_names, frozen_part, trainable
 from device_sdk.bundle.streaming import AnyArchitecture, StatelessPredictor, StreamingArchitecture
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
 from export.graphs.joint import Joint, distinct_prefixes, lattice
@@ -26,8 +26,10 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
     F: frames; M: mel bins; T: stacked frames; N: hypotheses; U: longest hypothesis; r: rank.
 
     Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0; lengths [N] int64; weights
-    [N], costs [N], cost_scale [] float32; every parameter and constant that is read, by its name, float32. Outputs:
-    negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every trainable parameter, float32.
+    [N], costs [N], cost_scale [] float32; where an LSTM encoder is trained, pull [T, J] float32, the derivative of what
+    else the loss is of by the joiner's encoder term (:mod:`export.graphs.phones`); every parameter and constant that is
+    read, by its name, float32. Outputs: negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every
+    trainable parameter, float32.
 
     Frozen layers are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features,
     and ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.streaming`). A streaming encoder is outside, too: its
@@ -86,7 +88,10 @@ def training(architecture: AnyArchitecture, subset: Subset = "whole") -> bytes:
     if by_predictor:
         gradients |= predictor_gradients(gradients["prefixes"])
     if by_encoder:
-        gradients |= encoder_gradients(gradients["frames"])
+        d_frames = gradients["frames"]
+        if isinstance(architecture, Architecture):
+            d_frames = g.add(d_frames, g.input("pull", ["T", architecture.joiner_size]))
+        gradients |= encoder_gradients(d_frames)
 
     if isinstance(architecture, StreamingArchitecture) and any(name.startswith("encoder.") for name in wanted):
         g.output("gradient.encoder_hidden", gradients["encoder_hidden"], ["T", architecture.joiner_size])

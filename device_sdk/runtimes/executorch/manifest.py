@@ -118,6 +118,7 @@ def training_shapes(sizes: Architecture, bucket: Bucket) -> Edges:
         "weights": [count],
         "costs": [count],
         "cost_scale": [],
+        "pull": [bucket.frames, sizes.joiner_size],
     }
     outputs: dict[str, Shape] = {"negative_log_likelihoods": [count], "expected_cost": []}
     return Edges(

@@ -101,6 +101,7 @@ def pad(feeds: Feeds, stacked: int, bucket: Bucket) -> Feeds:
     frames, count = len(features) // stacked, len(lengths)
     whole = np.zeros((-(-frames // FRAMES_AT_ONCE) * FRAMES_AT_ONCE, stacked, features.shape[1]), np.float32)
     whole[:frames] = features[: frames * stacked].reshape(frames, stacked, -1)
+    pull = np.pad(feeds["pull"], ((0, len(whole) - frames), (0, 0)))
     rows = np.zeros((bucket.hypotheses, bucket.tokens), np.int64)
     rows[:count, : tokens.shape[1]] = tokens
     ends = np.full(bucket.hypotheses, ABSENT, np.int64)
@@ -117,6 +118,7 @@ def pad(feeds: Feeds, stacked: int, bucket: Bucket) -> Feeds:
         "weights": np.pad(feeds["weights"], missing),
         "costs": np.pad(feeds["costs"], missing),
         "cost_scale": feeds["cost_scale"],
+        "pull": pull,
     }
 
 

@@ -74,21 +74,21 @@ from device_sdk.bundle import Bundle
 from device_sdk.learning.learner import step_bytes
 from device_sdk.learning.step import Course, sgd
 from device_sdk.learning.settings import StepSettings
-from device_sdk.runtimes.training import TrainingSession
+from device_sdk.runtimes.engine import Engine
 
 def kilobytes(name):
     return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if name in line)
 
 bundle = Bundle.open()
 architecture, rng = bundle.architecture, np.random.default_rng(0)
-session = TrainingSession(bundle)
+session = Engine().training(bundle)
 frames, length, count = (int(value) for value in sys.argv[1:])
 tokens = [tuple(rng.integers(1, architecture.pieces, length).tolist()) for _ in range(count)]
 features = rng.normal(-6.0, 2.0, (frames, architecture.mel_bins)).astype(np.float32)
 parameters = {name: np.array(array) for name, array in bundle.weights.items()}
 before = kilobytes("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
-found = session.run(parameters, features, tokens, [1.0] * count)
+found = session.run(parameters, features, tokens, [1.0 / count] * count)
 moved = sgd(parameters, found.gradients, 1.0, Course(), StepSettings())
 print(json.dumps([1024 * (kilobytes("VmHWM") - before), step_bytes(architecture, "whole", frames, [length] * count)]))
 """

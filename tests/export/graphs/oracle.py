@@ -52,12 +52,7 @@ def gradient_parts(
 
 def likelihoods(architecture, named, features, hypotheses, frozen_layers=0, heard=None, said=None) -> Tensor:
     """[N] negative log-likelihoods, one hypothesis at a time, one node at a time."""
-    count = len(features) // architecture.subsampling_factor
-    x = (features - named["features.mean"]) * named["features.scale"]
-    x = x[: count * architecture.subsampling_factor].reshape(count, -1) if heard is None else heard[:, 0]
-    for layer in range(frozen_layers, architecture.encoder_layers):
-        x = lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
-    encoded, results = x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"], []
+    encoded, results = encode(architecture, named, features, frozen_layers, heard), []
     for row, tokens in enumerate(hypotheses):
         y = named["predictor.embedding"][[0, *tokens]] if said is None else said[: len(tokens) + 1, row]
         for layer in range(architecture.predictor_layers if said is None else 0):
@@ -67,6 +62,16 @@ def likelihoods(architecture, named, features, hypotheses, frozen_layers=0, hear
         log_probs = torch.log_softmax(mixed @ named["joiner.output.weight"].T + named["joiner.output.bias"], -1)
         results.append(-path_sum(log_probs, tokens))
     return torch.stack(results)
+
+
+def encode(architecture, named, features, frozen_layers=0, heard=None) -> Tensor:
+    """[T, J], the joiner's encoder term."""
+    count = len(features) // architecture.subsampling_factor
+    x = (features - named["features.mean"]) * named["features.scale"]
+    x = x[: count * architecture.subsampling_factor].reshape(count, -1) if heard is None else heard[:, 0]
+    for layer in range(frozen_layers, architecture.encoder_layers):
+        x = lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
+    return x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"]
 
 
 def path_sum(log_probs: Tensor, tokens: Sequence[int]) -> Tensor:
