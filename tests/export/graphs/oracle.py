@@ -10,16 +10,22 @@ from torch import Tensor
 Parameters = Mapping[str, NDArray[np.floating]]
 
 
-def loss_and_gradients(architecture, parameters, features, hypotheses, weights, costs, cost_scale: float) -> tuple:
-    """NLLs [N], expected cost, and d(sum w_i NLL_i + c E[M]) by every parameter, all float64."""
+def loss_and_gradients(
+    architecture, parameters, features, hypotheses, weights, costs, cost_scale: float, pull=None
+) -> tuple:
+    """NLLs [N], expected cost, and d(sum w_i NLL_i + c E[M]) by every parameter, all float64. pull: [T, J], the
+    derivative of what else the loss is of by the joiner's encoder term, None for nothing."""
     with torch.enable_grad():
         named = {name: torch.tensor(value, dtype=torch.float64) for name, value in parameters.items()}
         trainable = list(architecture.parameter_shapes())
         for name in trainable:
             named[name].requires_grad_(True)
-        nll = likelihoods(architecture, named, torch.tensor(features, dtype=torch.float64), hypotheses)
+        audio = torch.tensor(features, dtype=torch.float64)
+        nll = likelihoods(architecture, named, audio, hypotheses)
         expected = torch.softmax(-nll, 0) @ torch.tensor(costs, dtype=torch.float64)
-        loss = nll @ torch.tensor(weights, dtype=torch.float64) + cost_scale * expected
+        loss = nll @ torch.tensor(weights, dtype=torch.float64) + float(cost_scale) * expected
+        if pull is not None:
+            loss = loss + (encode(architecture, named, audio) * torch.tensor(pull, dtype=torch.float64)).sum()
         gradients = torch.autograd.grad(loss, [named[name] for name in trainable], materialize_grads=True)
     found = {name: each.numpy() for name, each in zip(trainable, gradients, strict=True)}
     return nll.detach().numpy(), float(expected.detach()), found

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.runtimes.onnxruntime import open_session
+from device_sdk.runtimes.protocol import utterance_feeds
 from device_sdk.runtimes.training import TrainingSession
 from export.graphs import build_graphs, training
 from export.graphs.builder import GraphBuilder, Value
@@ -142,3 +143,17 @@ def test_any_layout_gives_the_product(shape: tuple[int, int], transposed: bool, 
     body = next(node for node in onnx.load_from_string(graph).graph.node if node.op_type == "Scan").attribute
     products = {node.op_type for attribute in body for node in attribute.g.node} & {"Gemm", "MatMul"}
     assert products == ({"MatMul"} if shape[0] * shape[1] >= LARGE and shape[1] % BLOCK == 0 else {"Gemm"})
+
+
+def test_a_pull_is_a_linear_term_of_the_encoders_output() -> None:
+    architecture, given = case(4, 35, [[5, 8, 4], [5, 8], []], DEEP)
+    session = TrainingSession(graph=training(DEEP), architecture=DEEP)
+    parameters, *others = given.values()
+    feeds = utterance_feeds(architecture, *others)
+    feeds["pull"] = np.random.default_rng(2).normal(size=feeds["pull"].shape).astype(np.float32)
+    found = session._gradients(parameters, feeds).gradients
+    expected = oracle.loss_and_gradients(architecture, **given, pull=feeds["pull"])[2]
+    assert np.linalg.norm(flat(dict(found)) - flat(expected)) <= 1e-5 * np.linalg.norm(flat(expected))
+    plain = session.run(**given).gradients
+    assert any((found[name] != plain[name]).any() for name in found if name.startswith("encoder."))
+    assert all((found[name] == plain[name]).all() for name in found if name.startswith(("predictor.", "joiner.out")))
