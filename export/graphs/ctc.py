@@ -26,7 +26,7 @@ def ctc_graph(
     sizes, symbols = _shapes(parameters), len(pronunciation.symbols) + 1
     cells, width = sizes["forward.R"][-1:], architecture.joiner_size
     lstm = {"W": (4 * cells[0], width), "R": (4 * cells[0], *cells), "B": (4 * cells[0],)}
-    expected = {f"{name}.{part}": shape for name in _DIRECTIONS for part, shape in lstm.items()}
+    expected = {f"{name}.{part}": shape for name in DIRECTIONS for part, shape in lstm.items()}
     expected |= {"plain.weight": (symbols, width), "output.weight": (symbols, 2 * cells[0]), "output.bias": (symbols,)}
     for name, shape in expected.items():
         if sizes.get(name) != shape or not np.isfinite(parameters[name]).all():
@@ -49,17 +49,17 @@ def head_parameters(graph: bytes) -> dict[str, NDArray[np.floating]]:
     except Exception as error:  # protobuf's own
         raise BundleError(f"ctc.onnx: cannot be read ({error}); train it again") from error
     held = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    matrices = (f"{name}.{part}" for name in _DIRECTIONS for part in "WR")
+    matrices = (f"{name}.{part}" for name in DIRECTIONS for part in "WR")
     try:
         rounded = {
             name: held[f"{name}.int8"] * held[f"{name}.scale"] for name in ("plain.weight", "output.weight", *matrices)
         }
-        return rounded | {name: held[name] for name in ("output.bias", *(f"{name}.B" for name in _DIRECTIONS))}
+        return rounded | {name: held[name] for name in ("output.bias", *(f"{name}.B" for name in DIRECTIONS))}
     except KeyError as error:
         raise BundleError(f"ctc.onnx: holds no {error}, so it is no CTC head; train it again") from error
 
 
-_DIRECTIONS = ("forward", "backward")
+DIRECTIONS = ("forward", "backward")
 
 
 def _both_ways(g: GraphBuilder, x: Value, cells: int) -> Value:
@@ -67,7 +67,7 @@ def _both_ways(g: GraphBuilder, x: Value, cells: int) -> Value:
 
     def both(part: str) -> Value:
         read = g.weight if part == "B" else g.rounded
-        return g.concat(*(g.unsqueeze(read(f"{name}.{part}"), 0) for name in _DIRECTIONS), axis=0)
+        return g.concat(*(g.unsqueeze(read(f"{name}.{part}"), 0) for name in DIRECTIONS), axis=0)
 
     # ONNX keeps input and recurrent biases apart; one merged bias and zeros are the same.
     bias = g.concat(both("B"), g.constant(np.zeros((2, 4 * cells)), "float32"), axis=1)

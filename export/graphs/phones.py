@@ -17,6 +17,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.weights import architecture_digest
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
+from export.graphs.ctc import DIRECTIONS
 from export.graphs.lstm import lstm, lstm_gradients, traced_lstm
 from export.graphs.streaming import stacked_frames
 
@@ -42,10 +43,8 @@ def phone_gradient(parameters: Mapping[str, NDArray[np.floating]], architecture:
     encoded = g.op("Gemm", g.squeeze(hidden, 1), "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
 
     ahead, behind = g.unsqueeze(encoded, 1), _reversed(g, g.unsqueeze(encoded, 1))
-    layers = {name: [g.rounded(f"{name}.W"), g.rounded(f"{name}.R"), g.weight(f"{name}.B")] for name in _DIRECTIONS}
-    traces = {
-        name: traced_lstm(g, x, layers[name], cells) for name, x in zip(_DIRECTIONS, (ahead, behind), strict=True)
-    }
+    layers = {name: [g.rounded(f"{name}.W"), g.rounded(f"{name}.R"), g.weight(f"{name}.B")] for name in DIRECTIONS}
+    traces = {name: traced_lstm(g, x, layers[name], cells) for name, x in zip(DIRECTIONS, (ahead, behind), strict=True)}
     both = g.squeeze(g.concat(traces["forward"].y, _reversed(g, traces["backward"].y), axis=2), 1)
     squashed, output, plain = g.op("Tanh", encoded), g.rounded("output.weight"), g.rounded("plain.weight")
     heard = g.op("Gemm", both, output, g.weight("output.bias"), transB=1)
@@ -68,9 +67,6 @@ def phone_gradient(parameters: Mapping[str, NDArray[np.floating]], architecture:
         pull = g.add(pull, g.squeeze(dx if name == "forward" else _reversed(g, dx), 1))
     g.output("pull", pull, ["T", width])
     return g.finish("phones", {ARCHITECTURE_KEY: architecture_digest(architecture)})
-
-
-_DIRECTIONS = ("forward", "backward")
 
 
 def _reversed(g: GraphBuilder, value: Value) -> Value:

@@ -40,8 +40,8 @@ def expected(
 ) -> Arrays:
     """Of sum w_i (NLL_i + WEIGHT * CTC_i), the latter of these texts alone, by torch's own CTC and autograd."""
     architecture, tokens = bundle.lstm, [bundle.tokenizer.encode(text) for text in texts]
-    head = {name: torch.tensor(value, dtype=torch.float64) for name, value in
-            head_parameters(bundle.file(CTC_FILE).read_bytes()).items()}  # fmt: skip
+    held = head_parameters(bundle.file(CTC_FILE).read_bytes())
+    head = {name: torch.tensor(value, dtype=torch.float64) for name, value in held.items()}
     with torch.enable_grad():
         named = {name: torch.tensor(value, dtype=torch.float64) for name, value in bundle.weights.items()}
         leaves = [named[name].requires_grad_(True) for name in architecture.parameter_shapes()]
