@@ -141,6 +141,20 @@ def confirmed_share(confirmed: float, evidence: float) -> float:
     return confirmed / (confirmed + evidence)
 
 
+def grown_strength(marginal: float, language_model: float, share: float) -> float:
+    """lambda of eq. 1 of a user of whom more and more is known: from what the device was tuned with to where log(g / u)
+    counts as much as the acoustic score does.
+
+        lambda = marginal + share max(0, 1 / language_model - marginal)
+
+    marginal: lambda of those who confirmed nothing. language_model: weight of the language models, and so of what is
+    added to them. share: how much is known, 0 to 1 (``confirmed_share``). Where either weight is 0, lambda stays as
+    it is. Not in the paper, which tunes it for all alike."""
+    if not (marginal and language_model):
+        return marginal
+    return marginal + share * max(0.0, 1 / language_model - marginal)
+
+
 Mixture = tuple[tuple[float, Array], ...]
 """Shares, and counts or distributions [n], whose sum is a distribution. It is added up for the words that occur: few of
 those there are."""

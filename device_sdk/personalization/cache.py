@@ -42,6 +42,9 @@ LONGEST_VALUE = 4
 EVIDENCE = 50.0
 """Confirmed words that are half of the way from what was heard to what was confirmed."""
 
+STRENGTH_EVIDENCE = 1000.0
+"""Confirmed words that are half of the way to a lambda at which they count fully."""
+
 
 @dataclass(frozen=True, slots=True)
 class MarginalCache:
@@ -116,15 +119,18 @@ def personal_marginal(
     confirmed: NDArray[np.float64] | None = None,
 ) -> marginals.PersonalMarginal:
     """What rescoring adapts to (Liu & Peng 2020, eq. 2): to what was heard, as long as nothing was confirmed; and the
-    more to what was confirmed, the more of it there is. global_: published by the server [n], or None. confirmed:
-    :func:`confirmed_counts` where they are known already."""
+    more of what was confirmed there is, the more to that, and the more strongly. global_: published by the server [n],
+    or None. confirmed: :func:`confirmed_counts` where they are known already."""
     if confirmed is None:
         confirmed = confirmed_counts(cache, words)
-    share = marginals.confirmed_share(float(confirmed.sum()), EVIDENCE)
+    told = float(confirmed.sum())
+    share = marginals.confirmed_share(told, EVIDENCE)
     mixture = marginals.refreshed_marginal(
         cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
-    return marginals.PersonalMarginal(mixture, background, weights.marginal)
+    known = marginals.confirmed_share(told, STRENGTH_EVIDENCE)
+    strength = marginals.grown_strength(weights.marginal, weights.language_model, known)
+    return marginals.PersonalMarginal(mixture, background, strength)
 
 
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:

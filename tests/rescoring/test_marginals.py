@@ -127,6 +127,21 @@ def test_what_is_confirmed_by_hand() -> None:
     assert (marginals.confirmed_share(0, 50), marginals.confirmed_share(150, 50)) == (0.0, 0.75)
 
 
+@pytest.mark.parametrize(
+    ("marginal", "language_model", "share", "strength"),
+    [
+        (0.25, 0.2, 0.0, 0.25),  # of whom nothing is known
+        (0.25, 0.2, 0.5, 2.625),  # half of the way to 5, where 0.2 * 5 = 1
+        (0.25, 0.2, 1.0, 5.0),
+        (8.0, 0.2, 0.5, 8.0),  # tuned to more: it stays
+        (0.0, 0.2, 0.5, 0.0),  # switched off
+        (0.25, 0.0, 0.5, 0.25),  # language models count nothing, and so does what is added to them
+    ],
+)
+def test_strength_grows_with_what_is_known(marginal: float, language_model: float, share: float, strength: float):
+    assert marginals.grown_strength(marginal, language_model, share) == pytest.approx(strength)
+
+
 lists = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=5)
 
 

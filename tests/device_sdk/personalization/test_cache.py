@@ -97,15 +97,17 @@ def test_what_is_confirmed_counts_more_and_more() -> None:
     """Of words that are on no list nothing is known here, so they are no evidence either."""
     heard = cache.update(cache.empty(WORDS), count(["mocha mocha"], WORDS, 1.0))
     weights = CombinationWeights(language_model=0.25, beta=0.5, smoothing=2.0, marginal=0.25)
-    held, ratios = heard, list[float]()
+    held, ratios, strengths = heard, list[float](), list[float]()
     for _ in range(4):
         found = cache.personal_marginal(held, WORDS, BACKGROUND, None, weights)
         np.testing.assert_allclose(every(found).sum(), 1.0)
-        assert found.strength == weights.marginal
+        strengths.append(found.strength)
         ratios.append(every(found)[WORDS.id("get")] / BACKGROUND[WORDS.id("get")])
         for _ in range(50):
             held = cache.update(held, UtteranceCounts({}, {}, frozenset({"get", "zog"})))
     assert ratios == sorted(ratios) and ratios[0] < 1 < ratios[1]
+    evidence = cache.STRENGTH_EVIDENCE
+    assert strengths == pytest.approx([0.25 + (4 - 0.25) * n / (n + evidence) for n in (0, 50, 100, 150)])
 
 
 @given(st.lists(texts, max_size=4), st.floats(0.3, 4))
