@@ -128,9 +128,13 @@ def personal_marginal(
     mixture = marginals.refreshed_marginal(
         cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
-    known = marginals.confirmed_share(told, STRENGTH_EVIDENCE)
-    strength = marginals.grown_strength(weights.marginal, weights.language_model, known)
-    return marginals.PersonalMarginal(mixture, background, strength)
+    return marginals.PersonalMarginal(mixture, background, strength_of(told, weights))
+
+
+def strength_of(confirmed: float, weights: CombinationWeights) -> float:
+    """lambda of eq. 1 for a user who confirmed that many words."""
+    share = marginals.confirmed_share(confirmed, STRENGTH_EVIDENCE)
+    return marginals.grown_strength(weights.marginal, weights.language_model, share)
 
 
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:

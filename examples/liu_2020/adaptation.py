@@ -13,16 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.personalization.cache import EVIDENCE, STRENGTH_EVIDENCE
+from device_sdk.personalization.cache import EVIDENCE, strength_of
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import (
     adaptation,
-    confirmed_share,
     gaussian_kernel,
-    grown_strength,
     interpolated_marginal,
     personal_unigram,
     pseudo_count,
@@ -71,12 +69,11 @@ def adaptation_of(known: Personal, background: Array, global_: Array | None, how
     weights = how.weights
     counts = known.counts if how.renewed == "utterance" else np.maximum(known.counts - known.pending, 0.0)
     own = personal_unigram(counts, background, weights.smoothing)
-    strength, told = weights.marginal, pseudo_count(known.confirmed)
+    told = pseudo_count(known.confirmed)
     if told:
         own = personal_unigram(known.confirmed, own, EVIDENCE)
-        strength = grown_strength(strength, weights.language_model, confirmed_share(told, STRENGTH_EVIDENCE))
     g = interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
-    return adaptation(g, background, strength)
+    return adaptation(g, background, strength_of(told, weights))
 
 
 def learn(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
