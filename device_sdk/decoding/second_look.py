@@ -199,6 +199,15 @@ class _End:
     scores: Double
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedUtterance:
+    """encoded: [T, J], T at least 1. frame_seconds: of an encoder frame; seconds: of the audio."""
+
+    encoded: Float
+    frame_seconds: float
+    seconds: float
+
+
 _Step = tuple[_Path, Double, Double]
 """A prefix of texts, its alpha [T], and what the joiner says next [T, V]."""
 
@@ -323,18 +332,16 @@ class _Ear:
 def look_again(
     hypotheses: Sequence[Hypothesis],
     wanted: Sequence[Sought],
-    encoded: Float,
+    utterance: EncodedUtterance,
     transducer: Transducer,
     tokenizer: Tokenizer,
     rescore: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None,
-    frame_seconds: float,
-    seconds: float,
     spotted: Sequence[tuple[Phrase, Spot]] = (),
 ) -> tuple[Hypothesis, ...]:
     """The list with the texts that gain by a phrase, best first. hypotheses: with final scores, whose words come from
-    their tokens but where a phrase stands for another spelling. encoded: [T, J] of the utterance, T at least 1.
-    rescore: gives hypotheses their final scores, if language models do. frame_seconds: of an encoder frame; seconds: of
-    the audio. spotted: what was said before, with log q for its boost, and where it may have been said now."""
+    their tokens but where a phrase stands for another spelling. rescore: gives hypotheses their final scores, if
+    language models do. spotted: what was said before, with log q for its boost, and where it may have been said now."""
+    encoded, frame_seconds = utterance.encoded, utterance.frame_seconds
     trust, least = (TRUST, HOPELESS) if rescore is not None else (TRUST - UNWEIGHED, 0.0)
     places = [place for each in wanted for place in _places(hypotheses, each, tokenizer, frame_seconds, trust)]
     places += _spotted_places(hypotheses[0], spotted, tokenizer, frame_seconds)
@@ -356,7 +363,7 @@ def look_again(
             bonus = SPELLING * end.path.spelling + end.phrase.earns(bool(end.path.carrier)) + place.earned - lost
             change = ear.followed(end, place.right) - likelihood
             if change + bonus > least:
-                new = _with_phrase(place, end, change, bonus, tokenizer, seconds)
+                new = _with_phrase(place, end, change, bonus, tokenizer, utterance.seconds)
                 if new.text not in found or found[new.text][0].score < new.score:
                     found[new.text] = new, place.hypothesis
     best = sorted(found.values(), key=lambda pair: -pair[0].score)[:WEIGHED]
@@ -378,11 +385,9 @@ def _places(
     wherever a phrase and the words before it may have been missed, which where these begin they were not."""
     lengths, seen = {len(words) for words in wanted.after}, set[Tokens]()
     for number, each in enumerate(hypotheses):
-        tokens, count = each.tokens, len(each.words)
-        bounds = [*_word_starts(tokens, tokenizer), len(tokens)]
-        words = tuple(word.text for word in each.words)
-        if len(bounds) != count + 1:
-            continue  # a phrase stands here for other words: one was found
+        if (bounds := _word_bounds(each, tokenizer)) is None:
+            continue  # one was found here
+        tokens, count, words = each.tokens, len(each.words), tuple(word.text for word in each.words)
         spans = ((start, start + length) for start in range(count) for length in lengths if start + length <= count)
         said = [span for span in spans if words[slice(*span)] in wanted.after]
         spots: list[tuple[int, int, int, int, Node, float]] = []
@@ -406,10 +411,9 @@ def _spotted_places(
     hypothesis: Hypothesis, spotted: Sequence[tuple[Phrase, Spot]], tokenizer: Tokenizer, frame_seconds: float
 ) -> Iterator[_Place]:
     """In place of words of about the same time, of which the pause between two words is half of either's."""
-    words, count = hypothesis.words, len(hypothesis.words)
-    bounds = [*_word_starts(hypothesis.tokens, tokenizer), len(hypothesis.tokens)]
-    if len(bounds) != count + 1:
+    if (bounds := _word_bounds(hypothesis, tokenizer)) is None:
         return
+    words, count = hypothesis.words, len(hypothesis.words)
     edges = [0.0, *((one.end + other.start) / 2 for one, other in pairwise(words)), math.inf]
     for phrase, spot in spotted:
         begin, end = spot.begin * frame_seconds, spot.end * frame_seconds
@@ -435,9 +439,8 @@ def _place(
     earned: float,
     frame_seconds: float,
 ) -> _Place:
-    """bounds: where each word begins among the tokens, and where the last one ends. around: the words with which the
-    part that is weighed anew begins, and those in place of which something may stand in it, and before which it ends.
-    """
+    """bounds: :func:`_word_bounds`. around: the words with which the part that is weighed anew begins, and those in
+    place of which something may stand in it, and before which it ends."""
     (start, first, last, stop), words, tokens = around, hypothesis.words, hypothesis.tokens
     begin = round(words[start - 1].end / frame_seconds) if start else 0
     end = round(words[stop].start / frame_seconds) if stop < len(words) else None
@@ -445,16 +448,18 @@ def _place(
     return _Place(hypothesis, first, last, tree, earned, _Part(known, begin, end), *pieces)
 
 
-def _word_starts(tokens: Tokens, tokenizer: Tokenizer) -> list[int]:
-    """Of the words that the tokens spell; a piece that is a bare boundary belongs to the word that follows."""
+def _word_bounds(hypothesis: Hypothesis, tokenizer: Tokenizer) -> list[int] | None:
+    """Where each word begins among the tokens, and where the last one ends; a piece that is a bare boundary belongs to
+    the word that follows. None where a phrase stands for another spelling."""
+    tokens = hypothesis.tokens
     starts = [place for place, token in enumerate(tokens) if place == 0 or tokenizer.starts_word(token)]
-    found: list[int] = []
+    bounds: list[int] = []
     begin = 0
     for _, end in pairwise([*starts, len(tokens)]):
         if tokenizer.decode(tokens[begin:end]):
-            found.append(begin)
+            bounds.append(begin)
             begin = end
-    return found
+    return [*bounds, len(tokens)] if len(bounds) == len(hypothesis.words) else None
 
 
 def _with_phrase(

@@ -26,7 +26,7 @@ from device_sdk.decoding.listening import Listening
 from device_sdk.decoding.model import Model, Rescore
 from device_sdk.decoding.nbest import distinct, likeliest, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
-from device_sdk.decoding.second_look import Phrase, look_again
+from device_sdk.decoding.second_look import EncodedUtterance, Phrase, look_again
 from device_sdk.decoding.spotting import Spot, likely
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
@@ -435,8 +435,8 @@ class RecognitionSession(Listening):
     ) -> tuple[Hypothesis, ...]:
         """With what the expected phrases bring that the search did not find. encoded: [T, J], of each frame."""
         model = self._recognizer
-        wanted, pieces, frame = expected.sought(model.tokenizer), model.tokenizer, model.frame_seconds
-        return look_again(hypotheses, wanted, encoded, model.transducer, pieces, rescore, frame, seconds, spotted)
+        wanted, utterance = expected.sought(model.tokenizer), EncodedUtterance(encoded, model.frame_seconds, seconds)
+        return look_again(hypotheses, wanted, utterance, model.transducer, model.tokenizer, rescore, spotted)
 
 
 def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:

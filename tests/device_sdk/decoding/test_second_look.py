@@ -28,6 +28,7 @@ from device_sdk.decoding.second_look import (
     TRUST,
     UNSAID,
     UNWEIGHED,
+    EncodedUtterance,
     Phrase,
     Sought,
     look_again,
@@ -116,7 +117,9 @@ def again(
     bundle: Bundle,
     rescore: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None = None,
 ) -> tuple[Hypothesis, ...]:
-    return look_again(hypotheses, wanted, encoded, transducer, bundle.tokenizer, rescore, FRAME, SECONDS)
+    return look_again(
+        hypotheses, wanted, EncodedUtterance(encoded, FRAME, SECONDS), transducer, bundle.tokenizer, rescore
+    )
 
 
 def test_the_best_texts_are_those_of_an_enumeration(
@@ -264,7 +267,8 @@ def test_what_was_said_before_is_weighed_where_it_was_spotted(
     begin, end = given.words[1].start, given.words[2].end
     place, tokens, nats = Spot(-1.0, round(begin / FRAME), round(end / FRAME)), tuple(encode("zoe ann")), 60.0
     spotted = [(Phrase("zoe ann", tokens, nats), place)]
-    found = look_again([given], (), encoded, transducer, tiny_bundle.tokenizer, None, FRAME, SECONDS, spotted)
+    utterance = EncodedUtterance(encoded, FRAME, SECONDS)
+    found = look_again([given], (), utterance, transducer, tiny_bundle.tokenizer, None, spotted)
     new = {each.text: each for each in found if each is not given}
     assert 1 <= len(new) <= SPANS and "you zoe ann again" in new, "the likest places alone"
     (without,) = log_likelihoods(transducer, encoded, [given.tokens])
@@ -278,6 +282,4 @@ def test_what_was_said_before_is_weighed_where_it_was_spotted(
         gain -= HEARD * max(0.0, spelling(left, instead, encoded, transducer))
         assert each.score == pytest.approx(given.score + gain, abs=1e-6) and each.tokens == whole
     nowhere = [(Phrase("zoe ann", tokens, nats), Spot(-1.0, 10_000, 10_100))]
-    assert look_again([given], (), encoded, transducer, tiny_bundle.tokenizer, None, FRAME, SECONDS, nowhere) == (
-        given,
-    )
+    assert look_again([given], (), utterance, transducer, tiny_bundle.tokenizer, None, nowhere) == (given,)
