@@ -32,7 +32,7 @@ from device_sdk.errors import (
     LearningError,
     Postponed,
 )
-from device_sdk.feedback.signals import Signal, check_signal
+from device_sdk.feedback.signals import Signal, written
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learned_summary import LearnedSummary, summarize
 from device_sdk.learning.learner import Student
@@ -203,8 +203,7 @@ class Device:
         self._check_open()
         utterance_id = _id_of(utterance)
         with self._guard:
-            check_signal(signal, self._model_state.base.tokenizer.letters)
-            self._utterances.note(utterance_id, signal)
+            self._utterances.note(utterance_id, written(signal, self._model_state.base.tokenizer.letters))
         log.debug("feedback %s", type(signal).__name__)
 
     def edit(self, utterance: Result | str, text: str) -> None:

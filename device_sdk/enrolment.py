@@ -15,7 +15,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.signals import Corrected
 from device_sdk.hypothesis import Result
-from device_sdk.transcripts import check_letters, transcript
+from device_sdk.transcripts import in_letters, transcript
 
 LEAST, MOST = 6, 30
 """Phrases that are read at least, and at most unless an app says otherwise."""
@@ -114,9 +114,8 @@ class Enrolment:
 
     def __init__(self, device: Enrolling, phrases: Iterable[str], most: int) -> None:
         self._device, self._most = device, most
-        self._phrases = [transcript(each, "enrolment: phrase", ConfigurationError) for each in phrases]
-        for each in self._phrases:
-            check_letters(each, device.letters, "enrolment: phrase", ConfigurationError)
+        told = (transcript(each, "enrolment: phrase", ConfigurationError) for each in phrases)
+        self._phrases = [in_letters(each, device.letters, "enrolment: phrase", ConfigurationError) for each in told]
         if len(self._phrases) < LEAST or most < LEAST:
             found = min(len(self._phrases), most)
             raise ConfigurationError(f"enrolment: found {found} phrases, expected at least {LEAST}")

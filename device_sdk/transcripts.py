@@ -14,6 +14,8 @@ _APOSTROPHES = str.maketrans("‘’‛ʼ`", "'''''")
 _SILENT = frozenset('.,;:!?"¡¿·')
 _SILENT_KINDS = frozenset({"Pd", "Ps", "Pe", "Pi", "Pf"})
 """Dashes, brackets and quotation marks."""
+_ACCENTS = frozenset(map(chr, range(0x300, 0x370)))
+"""Marks above and below letters. Those of other scripts' own are vowels, without which a word is another."""
 
 
 def transcript(text: object, field: str, error: type[IdiolectError]) -> str:
@@ -68,10 +70,26 @@ def check_letters(text: str, letters: Set[str], field: str, error: type[Idiolect
         )
 
 
+def in_letters(text: str, letters: Set[str], field: str, error: type[IdiolectError]) -> str:
+    """The words of a text as a model writes them: without the accents that its letters lack ("josé" is "jose"). Raises
+    ``error`` as :func:`check_letters`."""
+    found = unaccented(text, letters)
+    check_letters(found, letters, field, error)
+    return found
+
+
+def unaccented(text: str, letters: Set[str]) -> str:
+    """A text whose accents are left out where a letter with them is none of these."""
+    return "".join(each if each in letters else _bare(each) for each in text)
+
+
+def _bare(letter: str) -> str:
+    return "".join(each for each in normalize("NFKD", letter) if each not in _ACCENTS)
+
+
 def spelled(texts: Iterable[str], letters: Set[str]) -> list[str]:
-    """Those of the texts that a model can spell, in small letters with single blanks. letters: as of
-    :func:`check_letters`."""
-    plain = (" ".join(each.lower().split()) for each in texts)
+    """Those of the texts that a model can spell, in small letters with single blanks, as of :func:`in_letters`."""
+    plain = (unaccented(" ".join(each.lower().split()), letters) for each in texts)
     return [each for each in plain if each and letters >= {*each} - {" "}]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.errors import FeedbackError, StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
-from device_sdk.feedback.signals import Corrected, Repeated, Signal, check_signal, combined
+from device_sdk.feedback.signals import Corrected, Repeated, Signal, combined, written
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learning.kept import Kept
 from device_sdk.learning.memory import Example, Recent, utterances
@@ -121,9 +121,7 @@ class Utterances:
         """Texts that were edited and have not changed for so long are corrections; what is none is left alone."""
         for utterance_id, text in self.recent.edited(seconds):
             try:
-                signal = Corrected(text)
-                check_signal(signal, self._model_state.base.tokenizer.letters)
-                self.note(utterance_id, signal)
+                self.note(utterance_id, written(Corrected(text), self._model_state.base.tokenizer.letters))
             except FeedbackError as error:
                 log.warning("an edited text is no correction, and nothing is learned from it: %s", error)
             except StateError as error:

@@ -14,7 +14,7 @@ from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import vocabulary as phrases
 from device_sdk.personalization.vocabulary import Source, VocabularyEntry
-from device_sdk.transcripts import check_letters, entries, transcript, transcripts
+from device_sdk.transcripts import entries, in_letters, transcript, transcripts, unaccented
 from device_sdk.utterances import Utterances
 
 
@@ -27,9 +27,10 @@ class Vocabulary:
         self._model_state, self._utterances = model_state, utterances
 
     def add(self, phrase: str, spellings: Iterable[str] = (), kind: str = "") -> VocabularyEntry:
-        """Listens for a phrase from the next utterance on. spellings: other words as which it is heard, each of which
-        stands for it in results. kind: the app's word for what it is. Who is there already takes the new spellings on.
-        ConfigurationError: no phrase, letters that the model cannot spell, or more than 200 of them."""
+        """Listens for a phrase from the next utterance on, without accents that the model cannot write. spellings:
+        other words as which it is heard, each of which stands for it in results. kind: the app's word for what it is.
+        Who is there already takes the new spellings on. ConfigurationError: no phrase, letters that the model cannot
+        spell, or more than 200 of them."""
         spelled = transcripts(spellings, "vocabulary.spellings", ConfigurationError)
         (added,) = self.add_all([VocabularyEntry(phrase, spelled, kind)])
         return added
@@ -43,10 +44,13 @@ class Vocabulary:
         new: list[VocabularyEntry] = []
         for number, each in enumerate(entries(many, "vocabulary", ConfigurationError)):
             entry = each if isinstance(each, VocabularyEntry) else VocabularyEntry(each, kind=kind)  # type: ignore[arg-type]
-            for text in (entry.phrase, *entry.spellings):
-                check_letters(text, letters, f"vocabulary[{number}]", ConfigurationError)
+            phrase, *spellings = (
+                in_letters(text, letters, f"vocabulary[{number}]", ConfigurationError)
+                for text in (entry.phrase, *entry.spellings)
+            )
             origin: Source = "contacts" if entry.source == "contacts" else source
-            new.append(replace(entry, source=origin, added=now, refused=()))
+            own = replace(entry, phrase=phrase, spellings=tuple(spellings), source=origin, added=now, refused=())
+            new.append(own)
         with self._model_state.together():
             self._model_state.keep_phrases(phrases.with_entries(self._model_state.phrases, new))
             return self._counted(self._model_state.phrases.entries[each.phrase] for each in new)
@@ -67,7 +71,8 @@ class Vocabulary:
     def remove(self, phrase: str) -> bool:
         """Listens for a phrase no longer, nor for its words because the user confirmed them. Whether it was there."""
         self._model_state.check_open()
-        name = transcript(phrase, "phrase", ConfigurationError)
+        letters = self._model_state.base.tokenizer.letters
+        name = unaccented(transcript(phrase, "phrase", ConfigurationError), letters)
         with self._model_state.together():
             known = self._model_state.phrases
             if name not in known.entries:

@@ -20,7 +20,7 @@ from device_sdk.checks import is_this_machine, read_utf8
 from device_sdk.commands.state import BundlePath, KeyFile, state_key
 from device_sdk.errors import ConfigurationError, MissingExtraError
 from device_sdk.sockets import listening
-from device_sdk.transcripts import check_letters
+from device_sdk.transcripts import in_letters
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -115,8 +115,7 @@ def _phrases(path: Path, bundle: Bundle) -> list[str]:
     for number, line in enumerate(read_utf8(path, ConfigurationError, "--vocabulary").splitlines(), 1):
         if line.strip():
             where = f"--vocabulary: {path}, line {number}"
-            found.append(phrase_of(line, where))
-            check_letters(found[-1], bundle.tokenizer.letters, where, ConfigurationError)
+            found.append(in_letters(phrase_of(line, where), bundle.tokenizer.letters, where, ConfigurationError))
     return found
 
 

@@ -30,7 +30,7 @@ An app whose outcomes say more passes its own :data:`CostFunction` when it opens
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ import numpy.typing as npt
 from device_sdk.errors import FeedbackError
 from device_sdk.feedback.distance import word_error_rate
 from device_sdk.feedback.slots import CostMode, SlotLexicon, named_slots, semantic_cost
-from device_sdk.transcripts import check_letters, transcript
+from device_sdk.transcripts import check_letters, in_letters, transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The user gave the words. text: as they were said; capitals and punctuation go (:mod:`device_sdk.transcripts`)."""
+    """The user gave the words. text: as they were said; capitals and punctuation go (:mod:`device_sdk.transcripts`),
+    and accents that the model cannot write."""
 
     text: str
 
@@ -145,18 +146,25 @@ _JUDGEMENTS = (Accepted, Cancelled, Repeated, Rating)
 _KINDS: tuple[tuple[type, ...], ...] = (_JUDGEMENTS, (Corrected,), (Alternate,), (Semantics,))
 
 
-def check_signal(signal: object, letters: Set[str]) -> None:
-    """FeedbackError: ``signal`` is none of the table, or says words that a model of these letters cannot write."""
+def written(signal: object, letters: Set[str]) -> Signal:
+    """The signal with its words as a model of these letters writes them (:func:`device_sdk.transcripts.in_letters`).
+    FeedbackError: it is none of the table, or says words that the model cannot write; a value of a slot stays as the
+    lexicon has it, which must be in these letters."""
     if not isinstance(signal, Signal):
         names = ", ".join(kind.__name__ for kind in (*_JUDGEMENTS, Corrected, Alternate))
         raise FeedbackError(f"signal: found {type(signal).__name__}, expected {names} or Semantics")
-    for part in parts(signal):
-        match part:
-            case Corrected(text=text) | Alternate(text=text):
-                check_letters(text, letters, f"{type(part).__name__.lower()}.text", FeedbackError)
-            case Semantics(slots=slots):
-                for name, value in slots.items():
-                    check_letters(value, letters, f"semantics.slots[{name!r}]", FeedbackError)
+    found = tuple(_written(part, letters) for part in parts(signal))
+    return Together(found) if isinstance(signal, Together) else found[0]
+
+
+def _written(part: Single, letters: Set[str]) -> Single:
+    match part:
+        case Corrected(text=text) | Alternate(text=text):
+            return replace(part, text=in_letters(text, letters, f"{type(part).__name__.lower()}.text", FeedbackError))
+        case Semantics(slots=slots):
+            for name, value in slots.items():
+                check_letters(value, letters, f"semantics.slots[{name!r}]", FeedbackError)
+    return part
 
 
 def parts(signal: Signal | None) -> tuple[Single, ...]:

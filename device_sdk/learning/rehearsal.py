@@ -17,7 +17,7 @@ from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.features import logmel
 from device_sdk.learning.objectives import Objective, label
 from device_sdk.learning.settings import RehearsalSettings
-from device_sdk.transcripts import check_letters, transcript
+from device_sdk.transcripts import in_letters, transcript
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -50,7 +50,7 @@ def lesson(spoken: Transcribed, bundle: Bundle, weight: float = 1.0) -> tuple[np
     """(features [F, M], loss) of a transcribed utterance: w = ``weight`` on its transcript. F: frames; M: mel bins.
     AudioError: no waveform. LearningError: it has no frame, or its text no pieces."""
     features = logmel(check_waveform(spoken.waveform, "rehearsal"), bundle.features)
-    check_letters(spoken.text, bundle.tokenizer.letters, "transcribed.text", LearningError)
+    text = in_letters(spoken.text, bundle.tokenizer.letters, "transcribed.text", LearningError)
     if len(features) < (least := bundle.architecture.subsampling_factor):
         raise LearningError(f"rehearsal.waveform: found {len(features)} frames, expected at least {least}")
-    return features, label(bundle.tokenizer.encode(spoken.text), weight)
+    return features, label(bundle.tokenizer.encode(text), weight)

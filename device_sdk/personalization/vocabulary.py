@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Literal, get_args
-from unicodedata import category, normalize
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from device_sdk.checks import check_type, reading
 from device_sdk.decoding.hotwords import LONGEST_PHRASE, phrase_of, phrases_of
 from device_sdk.errors import ConfigurationError
+from device_sdk.transcripts import in_letters
 from rescoring.words import WordList
 
 Source = Literal["app", "contacts", "correction"]
@@ -236,15 +237,10 @@ def contact_entries(text: str, letters: Set[str]) -> list[VocabularyEntry]:
 
 def spelled(name: str, letters: Set[str]) -> str | None:
     """A name in the letters of a model, without accents that it lacks; None where it has others, or too many."""
-    decomposed = "".join(each for each in normalize("NFKD", name) if category(each) != "Mn")
-    for text in (name, decomposed):
-        try:
-            found = phrase_of(text, "contacts")
-        except ConfigurationError:
-            continue
-        if not set(found) - letters - {" "}:
-            return found
-    return None
+    try:
+        return in_letters(phrase_of(name, "contacts"), letters, "contacts", ConfigurationError)
+    except ConfigurationError:
+        return None
 
 
 def times(phrase: str, confirmed: Mapping[str, float]) -> int:

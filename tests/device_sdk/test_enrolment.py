@@ -71,8 +71,8 @@ def test_who_refuses_learning_is_not_read_to(tmp_path: Path, tiny_bundle: Bundle
         for few in (["one", "two"], []):
             with pytest.raises(ConfigurationError, match=f"found {len(few)} phrases, expected at least {LEAST}"):
                 device.enrolment(few)
-        with pytest.raises(ConfigurationError, match=r"enrolment: phrase: found 'é', expected the letters"):
-            device.enrolment([f"turn {each * 'o'}n" for each in range(9)] + ["café"])
+        with pytest.raises(ConfigurationError, match=r"enrolment: phrase: found 'ø', expected the letters"):
+            device.enrolment([f"turn {each * 'o'}n" for each in range(9)] + ["møller"])
         assert set(device.enrolment().phrase or "") - {" "} <= tiny_bundle.tokenizer.letters
         device.withdraw("learning")
         with pytest.raises(LearningError, match="agree"):

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from device_sdk import Alternate, Bundle, Corrected, Device, Hotword, Hotwords, Semantics, SlotLexicon, Transcribed
 from device_sdk.decoding import Recognizer
 from device_sdk.errors import ConfigurationError, FeedbackError, IdiolectError, LearningError
+from device_sdk.feedback.signals import parts
 from device_sdk.feedback.slots import read_slots
 from device_sdk.learning.rehearsal import lesson
-from device_sdk.transcripts import check_letters, transcript, transcripts
+from device_sdk.transcripts import check_letters, in_letters, spelled, transcript, transcripts
 from tests.signals import noise
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzàâçéèêëïôùûüäöåñø"
@@ -168,17 +170,52 @@ def test_letters_that_the_pieces_cannot_spell_are_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "letters", "expected"),
+    [
+        ("josé at the café", LETTERS[:26], "jose at the cafe"),
+        ("josé at the café", LETTERS, "josé at the café"),
+        ("ça là", "abcdefghijklà", "ca là"),
+        ("ǖ q̈", LETTERS[:26], "u q"),
+        ("møller", LETTERS[:26], None),
+        ("नमस्ते", "नमसत", None),
+    ],
+    ids=["no accents", "all of them", "some", "two, and one that no letter has", "a letter of its own", "a vowel"],
+)
+def test_accents_that_a_model_lacks_are_left_out(text: str, letters: str, expected: str | None) -> None:
+    assert spelled([text], frozenset(letters)) == ([] if expected is None else [expected])
+    if expected is None:
+        with pytest.raises(FeedbackError, match="expected the letters"):
+            in_letters(text, frozenset(letters), "field", FeedbackError)
+    else:
+        assert in_letters(text, frozenset(letters), "field", FeedbackError) == expected
+
+
+def test_what_users_write_with_accents_is_learned_without(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, bytes(32), tiny_bundle) as device:
+        added = device.vocabulary.add("Zoë", spellings=["Chloë"])
+        assert (added.phrase, added.spellings) == ("zoe", ("chloe",))
+        assert [each.phrase for each in device.vocabulary.list()] == ["zoe"]
+        heard = device.recognize(noise(9600, 1), 16_000)
+        device.feedback(heard, Alternate("appelle José"))
+        device.feedback(heard, Corrected("call José"))
+        example = device._recent.get(heard.utterance_id)
+        assert example is not None and parts(example.signal) == (Corrected("call jose"), Alternate("appelle jose"))
+        assert device.vocabulary.remove("ZOË") and not device.vocabulary.remove("zoë")
+
+
+@pytest.mark.parametrize(
     ("signal", "field"),
     [
-        (Corrected("a café"), "corrected.text"),
-        (Alternate("a café"), "alternate.text"),
+        (Corrected("a smørrebrød"), "corrected.text"),
+        (Alternate("a smørrebrød"), "alternate.text"),
+        (Semantics({"what": "smørrebrød"}, SlotLexicon({"what": ["smørrebrød"]})), r"semantics\.slots\['what'\]"),
         (Semantics({"where": "café"}, SlotLexicon({"where": ["café"]})), r"semantics\.slots\['where'\]"),
     ],
 )
 def test_feedback_that_cannot_be_spelled_leaves_no_trace(tmp_path, tiny_bundle: Bundle, signal, field: str) -> None:
     with Device.open(tmp_path, bytes(32), tiny_bundle) as device:
         heard = device.recognize(noise(9600, 1), 16_000)
-        with pytest.raises(FeedbackError, match=f"{field}: found 'é', expected the letters"):
+        with pytest.raises(FeedbackError, match=f"{field}: found '[éø]', expected the letters"):
             device.feedback(heard, signal)
         assert [each.feedback for each in device.remembered()] == [False]
 
@@ -186,5 +223,5 @@ def test_feedback_that_cannot_be_spelled_leaves_no_trace(tmp_path, tiny_bundle: 
 def test_hotwords_and_rehearsed_words_that_the_model_cannot_spell_are_refused(tiny_bundle: Bundle) -> None:
     with pytest.raises(ConfigurationError, match=r"hotwords\[1\]: found 'é', expected the letters"):
         Recognizer(tiny_bundle).session(16_000, hotwords=["light", "café"])
-    with pytest.raises(LearningError, match=r"transcribed\.text: found 'é', expected the letters"):
-        lesson(Transcribed(noise(9600, 1), "café"), tiny_bundle)
+    with pytest.raises(LearningError, match=r"transcribed\.text: found 'ø', expected the letters"):
+        lesson(Transcribed(noise(9600, 1), "møller"), tiny_bundle)

@@ -19,7 +19,7 @@ from device_sdk.learning.step import Course, mask, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.runtimes.protocol import Gradients
 from device_sdk.runtimes.training import TrainingSession
-from device_sdk.transcripts import check_letters, transcript
+from device_sdk.transcripts import in_letters, transcript
 from server.lab.corpora import open_corpus
 from server.lab.corpora.roles import card_voices, rehearsal
 from server.lab.corpora.utterance import Utterance
@@ -118,7 +118,7 @@ def pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices
 def _writable(utterance: Utterance, bundle: Bundle) -> bool:
     try:
         text = transcript(utterance.sure_text, "text", DataError)
-        check_letters(text, bundle.tokenizer.letters, "text", DataError)
+        in_letters(text, bundle.tokenizer.letters, "text", DataError)
     except DataError:
         return False
     return True

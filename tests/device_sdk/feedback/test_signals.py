@@ -10,7 +10,7 @@ from device_sdk.errors import FeedbackError
 from device_sdk.feedback import Together, combined, costs
 from device_sdk.feedback.distance import similarity, word_error_rate
 from device_sdk.feedback.repair import repair
-from device_sdk.feedback.signals import check_costs, check_signal, parts
+from device_sdk.feedback.signals import check_costs, parts, written
 from device_sdk.feedback.slots import slot_cost
 from device_sdk.learning.objectives import posterior
 
@@ -60,7 +60,7 @@ def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
         (lambda: Rating("good"), "rating.value"),
         (lambda: Repeated("again"), "repeated.texts: found str, expected a tuple"),
         (lambda: Repeated((1,)), "repeated.texts"),
-        (lambda: check_signal("accepted", frozenset()), "signal: found str, expected Accepted"),
+        (lambda: written("accepted", frozenset()), "signal: found str, expected Accepted"),
         (lambda: Semantics({"drink": ""}, LEXICON), r"semantics.slots\['drink'\]"),
         (lambda: Semantics({"drink": 3}, LEXICON), "semantics.slots"),
         (lambda: Semantics({}, LEXICON, "lenient"), "semantics.mode"),
