@@ -32,7 +32,7 @@ def forget_old(database: Database, keep: int, batches: int = 50) -> bool:
     """Delete what single devices and releases left of the rounds before the ``keep`` newest, in at most so many
     transactions. Returns whether that was all; what a killed server left half-way goes on with the next call."""
     with database.read() as connection:
-        old = _old(connection, keep)
+        old = forgettable(connection, keep)
     for row in old:
         gone = False
         while not gone:
@@ -44,8 +44,8 @@ def forget_old(database: Database, keep: int, batches: int = 50) -> bool:
     return len(old) < ROUNDS
 
 
-def _old(connection: Connection, keep: int) -> list[Row[Any]]:
-    """The oldest rounds of which something is left that may go."""
+def forgettable(connection: Connection, keep: int) -> list[Row[Any]]:
+    """The oldest rounds of which something is left that may go, some at a time."""
     # Counted, for numbers may be left out (:mod:`server.rounds.fence`).
     last = connection.execute(select(rounds.c.number).order_by(rounds.c.number.desc()).offset(keep).limit(1)).scalar()
     if last is None:

@@ -24,6 +24,7 @@ from server.lab.simulation.progress import Tell
 from server.plans.round import RoundSettings, RoundState
 from server.registry.initial import InitialModel, initial_from_bundle
 from server.rounds.reports import Contribution, accept
+from server.rounds.retention import forgettable
 from server.rounds.store import rounds_in
 from server.service import Service
 from server.settings import ServerSettings
@@ -82,13 +83,13 @@ def direct(ground: Ground, tell: Tell) -> list[Figure]:
     """Rounds through the service layer, an hour apart by the server's clock, of all enrolled devices in turn."""
     sizes, what = ground.sizes, f"rounds through the service, {ground.kind}"
     initial, hours = narrow(initial_from_bundle(None), WORDS), [0]
-    start = time.time()
+    start, keep = time.time(), max(2, sizes.direct // 3)
     settings = ServerSettings(
         database=ground.database,
         blobs=ground.folder / "server.blobs",
         enrolment_token=secrets.token_urlsafe(16),
         operator_token=secrets.token_urlsafe(16),
-        keep_rounds=max(2, sizes.direct // 3),
+        keep_rounds=keep,
         marginals_cap=np.inf,
         clock=lambda: start + PAUSE * hours[0],
     )
@@ -104,15 +105,15 @@ def direct(ground: Ground, tell: Tell) -> list[Figure]:
         last = ""
         for number in range(sizes.direct):
             last = _opened(service, last)
+            if number % max(1, sizes.direct // 100) == 0:
+                pages.append((number, _settled_bytes(service, keep)))
+                tell(what, number, sizes.direct)
             entered = time.monotonic()
             for place in range(sizes.goal):
                 _report(service, ids[(number * sizes.goal + place) % len(ids)], last, initial)
             accepting += time.monotonic() - entered
             hours[0] += 1
             service.wake()
-            if number % max(1, sizes.direct // 100) == 0:
-                pages.append((number, used_bytes(service.database)))
-                tell(what, number, sizes.direct)
         _opened(service, last)
     taken, named = sizes.direct * sizes.goal, NAMES[ground.kind]
     slope = _growth(pages[len(pages) // 2 :])
@@ -126,8 +127,7 @@ def direct(ground: Ground, tell: Tell) -> list[Figure]:
 
 
 def _growth(used: Sequence[tuple[int, int]]) -> float:
-    """Bytes a round: the median over pairs of rounds (Theil-Sen), since what is about to be deleted is sometimes there
-    still."""
+    """Bytes a round: the median over pairs of rounds (Theil-Sen), since a table takes a page at a time."""
     return float(
         np.median([(after - before) / (late - early) for (early, before), (late, after) in combinations(used, 2)])
     )
@@ -148,6 +148,19 @@ def used_bytes(database: Database) -> int:
             for name in ("page_size", "page_count", "freelist_count")
         )
     return size * (pages - free)
+
+
+def _settled_bytes(service: Service, keep: int) -> int:
+    """In use once all is forgotten that is older than the ``keep`` newest rounds. Raises StateError where that never
+    ends."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        with service.database.read() as connection:
+            left = forgettable(connection, keep)
+        if not left:
+            return used_bytes(service.database)
+        time.sleep(0.005)
+    raise StateError(f"round {left[0].id}: found it not forgotten within {PATIENCE:.0f} s")
 
 
 def _without_syncing(database: Database) -> None:
