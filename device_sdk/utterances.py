@@ -26,7 +26,7 @@ from device_sdk.personalization.given import given_words, recount
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.personalization.vocabulary import VocabularyEntry, corrected
 from device_sdk.settings import DeviceSettings
-from rescoring.marginals import PersonalMarginal
+from rescoring.marginals import Counts, PersonalMarginal
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Counting:
     def __init__(self, model_state: ModelState, rescorer: Rescorer, settings: DeviceSettings) -> None:
         self._model_state, self._rescorer, self._settings = model_state, rescorer, settings
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, PersonalMarginal] | None = None
-        self._confirmed: tuple[Mapping[str, float], NDArray[np.float64]] | None = None
+        self._confirmed: tuple[Mapping[str, float], Counts] | None = None
         self._expected: _Expected | None = None
 
     @property

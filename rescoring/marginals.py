@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -160,33 +161,41 @@ Mixture = tuple[tuple[float, Array], ...]
 those there are."""
 
 
-def mixed(mixture: Mixture, words: Sequence[int]) -> Array:
-    """The mixture's probability of each word [w]. words: ids."""
-    return np.asarray(sum(share * each[words] for share, each in mixture), np.float64)
+def mixed(mixture: Mixture, words: NDArray[np.int64]) -> Array:
+    """The mixture's probability of each word [w]. words: ids [w]."""
+    return np.asarray(sum(share * each.take(words) for share, each in mixture), np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """Counts of words [n], whose sum is known: to add them up takes a fifth of what adapting a list does."""
+
+    values: Array
+    total: float
 
 
 def refreshed_marginal(
-    counts: Array,
+    heard: Counts,
     background: Array,
     global_: Array | None,
     alpha: float,
     beta: float,
     smoothing: float,
-    confirmed: Array,
+    confirmed: Counts,
     share: float,
 ) -> Mixture:
     """``interpolated_marginal`` of ``personal_unigram``, and of this for the confirmed words, for values that were
-    checked before. A device does this after every utterance. confirmed: counts of confirmed words [n]. share: their
-    ``confirmed_share``, r. No argument is checked."""
-    heard, of_heard = float(counts.sum()) + smoothing, beta * (1 - share)
+    checked before. A device does this after every utterance. heard, confirmed: [n]. share: ``confirmed_share``, r. No
+    argument is checked."""
+    total, of_heard = heard.total + smoothing, beta * (1 - share)
     rest = 1 - beta - (0 if global_ is None else alpha)
-    parts = [(rest + of_heard * (smoothing / heard if heard else 1.0), background)]
-    if heard:
-        parts.append((of_heard / heard, counts))
+    parts = [(rest + of_heard * (smoothing / total if total else 1.0), background)]
+    if total:
+        parts.append((of_heard / total, heard.values))
     if global_ is not None:
         parts.append((alpha, global_))
     if share:
-        parts.append((beta * share / float(confirmed.sum()), confirmed))
+        parts.append((beta * share / confirmed.total, confirmed.values))
     return tuple(parts)
 
 
@@ -224,13 +233,14 @@ class PersonalMarginal:
     def scores(self, sentences: Sequence[Sequence[int]]) -> Array:
         """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), of N hypotheses -> [N].
         sentences: word ids, 0 for unlisted ones. By the ``adaptation`` of the words that occur."""
-        words = sorted({word for words in sentences for word in words if word})
-        if not (words and self.strength):
+        words = np.fromiter(chain.from_iterable(sentences), np.int64)
+        if not (words.size and self.strength):
             return np.zeros(len(sentences))
         with np.errstate(divide="ignore"):
-            factors = self.strength * np.log(mixed(self.mixture, words) / self.background[words])
-        values = {0: 0.0, **dict(zip(words, factors.tolist(), strict=True))}
-        return np.array([sum([values[word] for word in words], 0.0) for words in sentences])
+            factors = self.strength * np.log(mixed(self.mixture, words) / self.background.take(words))
+        factors[words == 0] = 0.0
+        values = iter(factors.tolist())
+        return np.array([sum(islice(values, len(sentence)), 0.0) for sentence in sentences])
 
 
 def unigram(values: ArrayLike, name: str = "unigram") -> Array:

@@ -48,9 +48,9 @@ STRENGTH_EVIDENCE = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class MarginalCache:
-    """Weighted word counts of one user. counts: float64 [n], everything heard so far. pending: float64 [n], the part
-    not reported yet. unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances:
-    how many. words_digest: the word list that the ids belong to. confirmed: phrases, of words
+    """Weighted word counts of one user. counts: float64 [n], everything heard so far; total: their sum. pending:
+    float64 [n], the part not reported yet. unlisted: words outside the list -> weight, on the device only. utterances,
+    pending_utterances: how many. words_digest: the word list that the ids belong to. confirmed: phrases, of words
     listed or not -> in how many utterances the user confirmed them."""
 
     words_digest: str
@@ -60,6 +60,10 @@ class MarginalCache:
     utterances: int = 0
     pending_utterances: int = 0
     confirmed: Mapping[str, float] = field(default_factory=dict)
+    total: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", float(self.counts.sum()))
 
 
 def empty(words: WordList) -> MarginalCache:
@@ -101,13 +105,13 @@ def word_counts(confirmed: Mapping[str, float]) -> dict[str, float]:
     return counts
 
 
-def confirmed_counts(cache: MarginalCache, words: WordList) -> NDArray[np.float64]:
+def confirmed_counts(cache: MarginalCache, words: WordList) -> marginals.Counts:
     """What was confirmed, by the ids of a list [n]; what is not on it is left out. It stays the same until feedback
     comes, so that a device looks it up seldom."""
     known = word_counts(cache.confirmed)
     counts = np.bincount(words.ids(known), list(known.values()), len(words)).astype(np.float64)
     counts[0] = 0.0
-    return counts
+    return marginals.Counts(counts, float(counts.sum()))
 
 
 def personal_marginal(
@@ -116,19 +120,19 @@ def personal_marginal(
     background: NDArray[np.float64],
     global_: NDArray[np.float64] | None,
     weights: CombinationWeights,
-    confirmed: NDArray[np.float64] | None = None,
+    confirmed: marginals.Counts | None = None,
 ) -> marginals.PersonalMarginal:
     """What rescoring adapts to (Liu & Peng 2020, eq. 2): to what was heard, as long as nothing was confirmed; and the
     more of what was confirmed there is, the more to that, and the more strongly. global_: published by the server [n],
     or None. confirmed: :func:`confirmed_counts` where they are known already."""
     if confirmed is None:
         confirmed = confirmed_counts(cache, words)
-    told = float(confirmed.sum())
-    share = marginals.confirmed_share(told, EVIDENCE)
+    share = marginals.confirmed_share(confirmed.total, EVIDENCE)
+    heard = marginals.Counts(cache.counts, cache.total)
     mixture = marginals.refreshed_marginal(
-        cache.counts, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
+        heard, background, global_, weights.alpha, weights.beta, weights.smoothing, confirmed, share
     )
-    return marginals.PersonalMarginal(mixture, background, strength_of(told, weights))
+    return marginals.PersonalMarginal(mixture, background, strength_of(confirmed.total, weights))
 
 
 def strength_of(confirmed: float, weights: CombinationWeights) -> float:

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ _PLACES = 64  # words in one run; each needs memory for the whole word list, whi
 
 class NeuralLanguageModel:
     """Transformer language model of words (Liu & Peng 2020, section 3.2); a ``rescoring.combination.LanguageModel``.
-    The graph (``language_model.onnx``) takes words [B, L] int64, which starts with the boundary id n, and targets [B,
-    L] int64, and gives log_probs [B, L] float32. Owns an onnxruntime session; safe to call from several threads."""
+    The graph (``language_model.onnx``) takes the words of a :class:`_Tree`, and gives log_probs [K] float32. Owns an
+    onnxruntime session; safe to call from several threads."""
 
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
         path = bundle.file(FILE)
@@ -38,49 +39,98 @@ class NeuralLanguageModel:
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats. sentences: word
-        ids, 0 for unlisted words, without boundary ids. A sentence longer than the model's positions is scored by
-        windows that overlap by half. A few sentences are one run; many long ones, as many as bound its memory."""
+        ids, 0 for unlisted words, without boundary ids. What begins alike is scored once. A sentence longer than the
+        model's positions is scored by windows that overlap by half. A few sentences are one run; many, as many as bound
+        its memory."""
         results = [np.zeros(len(sentence) + 1) for sentence in sentences]
-        group: list[_Row] = []
-        longest = 0
+        rows = list[_Row]()
         for index, words in enumerate(sentences):
-            for start, first, stop in _windows(words, self._positions):
-                longest = max(longest, stop - start)
-                if group and longest * (len(group) + 1) > _PLACES:
-                    self._score(group, sentences, results)
-                    group, longest = [], stop - start
-                group.append((index, start, first, stop))
-        if group:
-            self._score(group, sentences, results)
+            symbols = (self._boundary, *words, self._boundary)
+            rows += [
+                (symbols[start : stop + 1], index, start, first)
+                for start, first, stop in _windows(words, self._positions)
+            ]
+        tree, held = _Tree(), list[tuple[_Row, list[int]]]()
+        for row in sorted(rows):  # so that neighbours have most in common
+            if tree.words and len(tree.words) + tree.new(row[0]) > _PLACES:
+                self._score(tree, held, results)
+                tree, held = _Tree(), []
+            held.append((row, tree.add(row[0])))
+        if held:
+            self._score(tree, held, results)
         return results
 
     def _score(
-        self, rows: Sequence[_Row], sentences: Sequence[Sequence[int]], results: Sequence[NDArray[np.float64]]
+        self, tree: _Tree, held: Sequence[tuple[_Row, list[int]]], results: Sequence[NDArray[np.float64]]
     ) -> None:
         """One run; writes what it gives to the rows' places in ``results``."""
-        longest = max(stop - start for _, start, _, stop in rows)
-        words = np.full((len(rows), longest), self._boundary, dtype=np.int64)
-        targets = np.full((len(rows), longest), self._boundary, dtype=np.int64)
-        for row, (index, start, _, stop) in enumerate(rows):
-            symbols = [self._boundary, *sentences[index], self._boundary]
-            words[row, : stop - start] = symbols[start:stop]
-            targets[row, : stop - start] = symbols[start + 1 : stop + 1]
-        log_probs = run(self._session, {"words": words, "targets": targets}, FILE)[0]
+        log_probs = run(self._session, tree.feeds(), FILE)[0]
         if not np.isfinite(log_probs).all():
             raise BundleError(f"{FILE}: found a log probability that is not finite; export the bundle again")
-        for row, (index, start, first, stop) in enumerate(rows):
-            results[index][first:stop] = log_probs[row, first - start : stop - start]
+        for (_, index, start, first), path in held:
+            results[index][first : start + len(path)] = log_probs[path[first - start :]]
 
 
-_Row = tuple[int, int, int, int]
-"""(number of the sentence, start, first scored, stop) of one window."""
+_Row = tuple[tuple[int, ...], int, int, int]
+"""(symbols, number of the sentence, start, first scored) of one window: all symbols but the last are words that the
+model hears, all but the first are targets."""
+
+
+class _Tree:
+    """Windows with what begins alike once. K: its words, each with what was before it and one target. ``words``,
+    ``targets``, ``depths``: [K], how many words are before each."""
+
+    def __init__(self) -> None:
+        self.words, self.targets, self.depths = list[int](), list[int](), list[int]()
+        self._before = list[int]()
+        self._places: dict[tuple[int, int, int], int] = {}
+
+    def new(self, symbols: Sequence[int]) -> int:
+        """Words that a window [L + 1] would add."""
+        before = -1
+        for depth, pair in enumerate(pairwise(symbols)):
+            found = self._places.get((before, *pair))
+            if found is None:
+                return len(symbols) - 1 - depth
+            before = found
+        return 0
+
+    def add(self, symbols: Sequence[int]) -> list[int]:
+        """The places [L] of a window's words."""
+        path = list[int]()
+        for word, target in pairwise(symbols):
+            before = path[-1] if path else -1
+            place = self._places.setdefault((before, word, target), len(self.words))
+            if place == len(self.words):
+                self.words.append(word)
+                self.targets.append(target)
+                self.depths.append(len(path))
+                self._before.append(before)
+            path.append(place)
+        return path
+
+    def feeds(self) -> dict[str, NDArray[Any]]:
+        """words, depths, targets: [K] int64; seen: [K, K] bool, what each word may look at: itself and those before."""
+        seen = np.eye(len(self.words), dtype=bool)
+        for place, before in enumerate(self._before):
+            if before >= 0:
+                seen[place] |= seen[before]
+        lists = {"words": self.words, "depths": self.depths, "targets": self.targets}
+        return {"seen": seen, **{name: np.array(values, np.int64) for name, values in lists.items()}}
+
+
+_INPUTS = {"words", "depths", "seen", "targets"}
 
 
 def open_graph(graph: bytes, words: WordList, source: str, threads: int = 1) -> tuple[Any, int]:
     """The session of a language model's graph, and how many words it takes at once. Raises BundleError for what is no
     such graph, and for one of other words."""
     session = open_session(graph, source, threads=threads)
-    said = metadata(session, source)
+    said, takes = metadata(session, source), {each.name for each in session.get_inputs()}
+    if takes != _INPUTS:
+        raise BundleError(
+            f"{source}: takes {sorted(takes)}, expected {sorted(_INPUTS)}; train the language model again"
+        )
     positions = _positive(said.get("positions"), f"{source}: metadata positions")
     if (found := said.get("words_digest")) != words.digest:
         raise BundleError(

@@ -18,6 +18,7 @@ from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 
 FLOAT, DOUBLE, INT32, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64
+BOOL = TensorProto.BOOL
 OPSET, IR_VERSION = 18, 10
 MICROSOFT = "com.microsoft"
 """Domain of onnxruntime's own operators."""

@@ -91,8 +91,9 @@ def test_what_a_device_refreshes_is_the_same(
     own = marginals.personal_unigram(told, marginals.personal_unigram(heard, u, smoothing), 7.0)
     expected = marginals.interpolated_marginal(u, q, own, alpha, beta)
     share = marginals.confirmed_share(told.sum(), 7.0)
-    refreshed = marginals.refreshed_marginal(heard, u, q, alpha, beta, smoothing, told, share)
-    np.testing.assert_allclose(marginals.mixed(refreshed, range(6)), expected)
+    counts = [marginals.Counts(values, values.sum()) for values in (heard, told)]
+    refreshed = marginals.refreshed_marginal(counts[0], u, q, alpha, beta, smoothing, counts[1], share)
+    np.testing.assert_allclose(marginals.mixed(refreshed, np.arange(6)), expected)
 
 
 def test_equations_1_to_5_by_hand() -> None:
@@ -117,8 +118,9 @@ def test_what_is_confirmed_by_hand() -> None:
     u, heard = np.array([0.5, 0.3, 0.2]), np.array([0.0, 6.0, 0.0])
     share = marginals.confirmed_share(2.0, 2.0)
     confirmed = np.array([0.0, 0.0, 2.0])
-    mixture = marginals.refreshed_marginal(heard, u, None, 0.5, 0.5, 4.0, confirmed, share)
-    g = marginals.mixed(mixture, range(3))
+    counts = [marginals.Counts(values, values.sum()) for values in (heard, confirmed)]
+    mixture = marginals.refreshed_marginal(counts[0], u, None, 0.5, 0.5, 4.0, counts[1], share)
+    g = marginals.mixed(mixture, np.arange(3))
     q_heard = (heard + 4 * u) / 10  # eq. 4
     own = 0.5 * np.array([0, 0, 1]) + 0.5 * q_heard
     assert share == 0.5

@@ -164,16 +164,14 @@ def _loaded(bundle: Bundle) -> LanguageModel:
     held = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     integers = [name.removesuffix(".int8") for name in held if name.endswith(".int8")]
     held |= {name: held[f"{name}.int8"] * held[f"{name}.scale"] for name in integers}
-    size, inner = held["embedding"].shape[1], held["blocks.0.inner.weight"].shape
-    from_right = inner[0] == size  # how version 2's graph keeps the matrices that it multiplies by
+    inner, size = held["blocks.0.inner.weight"].shape
     blocks = sum(name.endswith(".inner.weight") for name in held)
-    heads = next(int(array[3]) for array in held.values() if array.shape == (5,) and array[:3].tolist() == [0, 0, 3])
-    sizes = {"size": size, "feed_forward": inner[from_right], "blocks": blocks, "heads": heads}
+    heads = next(int(array[2]) for array in held.values() if array.shape == (4,) and array[:2].tolist() == [0, 3])
+    sizes = {"size": size, "feed_forward": inner, "blocks": blocks, "heads": heads}
     shape = LanguageModelShape(
         len(bundle.words), **sizes, positions=len(held["positions"]), frequent=len(held["embedding"]) - 1
     )
     model = LanguageModel(shape)
     for name, value in model.state_dict().items():
-        matrix = from_right and name.endswith(".weight") and held[name].ndim == 2
-        value.copy_(torch.from_numpy(np.array(held[name].T if matrix else held[name])))
+        value.copy_(torch.from_numpy(np.array(held[name])))
     return model.eval()

@@ -78,7 +78,7 @@ def test_each_utterance_is_pending_until_it_is_reported() -> None:
 
 def every(found: PersonalMarginal) -> np.ndarray:
     """g of every word."""
-    return mixed(found.mixture, range(len(WORDS)))
+    return mixed(found.mixture, np.arange(len(WORDS)))
 
 
 def test_marginal_follows_equations_2_and_4() -> None:

@@ -43,9 +43,24 @@ def test_no_run_holds_more_words_than_memory_is_meant_for(model, sentences, monk
     monkeypatch.setattr(language_model, "run", watched)
     together = model(8 * sentences)
     assert model([]) == [] and [len(values) for values in together] == [len(each) + 1 for each in 8 * sentences]
-    assert len(shapes) > 2 and all(rows * longest <= 64 for rows, longest in shapes)
+    assert len(shapes) > 1 and all(words <= 64 for (words,) in shapes)
     for sentence, values in zip(8 * sentences, together, strict=True):
         np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
+
+
+def test_what_begins_alike_is_scored_once(model, monkeypatch):
+    runs: list[int] = []
+
+    def watched(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+        runs.append(len(feeds["words"]))
+        return run(session, feeds, name)
+
+    alike = [[1, 2, 3], [1, 2, 3, 4], [1, 2], [2], [1, 2, 3], []]
+    alone = [model([sentence])[0] for sentence in alike]
+    monkeypatch.setattr(language_model, "run", watched)
+    for own, among in zip(alone, model(alike), strict=True):
+        np.testing.assert_allclose(among, own, atol=1e-5)
+    assert runs == [3 + 4 + 1 + 2], "words of the longest, the ends of four, and one more"
 
 
 def test_long_sentences_are_scored_with_half_a_window_of_context(model, tiny_bundle, sentences):
@@ -57,8 +72,10 @@ def test_long_sentences_are_scored_with_half_a_window_of_context(model, tiny_bun
         for place in range(len(sentence) + 1):
             half = POSITIONS // 2
             start = 0 if place < POSITIONS else (place - POSITIONS) // half * half + half
-            words, targets = np.array([symbols[start : place + 1]]), np.array([symbols[start + 1 : place + 2]])
-            expected.append(session.run(None, {"words": words, "targets": targets})[0][0, -1])
+            words, targets = np.array(symbols[start : place + 1]), np.array(symbols[start + 1 : place + 2])
+            seen = np.tri(len(words), dtype=bool)
+            feeds = {"words": words, "targets": targets, "depths": np.arange(len(words)), "seen": seen}
+            expected.append(session.run(None, feeds)[0][-1])
         np.testing.assert_allclose(model([sentence])[0], expected, atol=1e-5)
 
 
@@ -77,6 +94,19 @@ def test_a_graph_for_another_word_list_is_refused(tmp_path: Path, tiny_bundle: B
     bundle: Any = SimpleNamespace(words=tiny_bundle.words, file=lambda name: tmp_path / name)
     with pytest.raises(BundleError, match="words_digest"):
         NeuralLanguageModel(bundle)
+
+
+def test_a_graph_that_takes_something_else_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    graph = onnx.load(tiny_bundle.file("language_model.onnx"))
+    graph.graph.input.append(onnx.helper.make_tensor_value_info("order", onnx.TensorProto.INT64, ["K"]))
+    onnx.save(graph, tmp_path / "language_model.onnx")
+    bundle: Any = SimpleNamespace(words=tiny_bundle.words, file=lambda name: tmp_path / name)
+    with pytest.raises(BundleError, match=r"takes .*order.*, expected .*depths.*; train the language model again"):
+        NeuralLanguageModel(bundle)
+
+
+def test_a_damaged_graph_is_named(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    bundle: Any = SimpleNamespace(words=tiny_bundle.words, file=lambda name: tmp_path / name)
     (tmp_path / "language_model.onnx").write_bytes(tiny_bundle.file("joiner.onnx").read_bytes()[:50])
     with pytest.raises(BundleError, match=r"language_model\.onnx"):
         NeuralLanguageModel(bundle)

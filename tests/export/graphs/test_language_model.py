@@ -40,26 +40,43 @@ def session(model: LanguageModel) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 12), (7, 5), (3, 9)])
-def test_parity_with_torch(model, session, batch, length):
-    rng = np.random.default_rng(batch * length)
-    words, targets = (rng.integers(0, 31, (batch, length)) for _ in range(2))
-    (found,) = session.run(None, {"words": words, "targets": targets})
-    with torch.no_grad():
-        expected = model(torch.from_numpy(words), torch.from_numpy(targets)).numpy()
+def paths(before: list[int]) -> list[list[int]]:
+    """From the root to each word of a tree. before: the word before each, -1 for none."""
+    found = list[list[int]]()
+    for place, parent in enumerate(before):
+        found.append([*(found[parent] if parent >= 0 else []), place])
+    return found
+
+
+def feeds(before: list[int], words: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    seen = np.zeros((len(before), len(before)), bool)
+    for place, path in enumerate(paths(before)):
+        seen[place, path] = True
+    depths = np.array([len(path) - 1 for path in paths(before)])
+    return {"words": words, "targets": targets, "depths": depths, "seen": seen}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [[-1], [*range(-1, 11)], [-1, 0, 0, 1, 1, 2, 3, 6, 7, -1, 9, 9, 0], [-1, -1, -1]],
+    ids=["one word", "a text", "a tree", "apart"],
+)
+def test_every_word_is_scored_as_in_its_own_text_by_torch(model, session, before) -> None:
+    rng = np.random.default_rng(len(before))
+    words, targets = (rng.integers(0, 31, len(before)) for _ in range(2))
+    (found,) = session.run(None, feeds(before, words, targets))
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for place, path in enumerate(paths(before)):
+        text, ends = (torch.from_numpy(values[path])[None] for values in (words, targets))
+        with torch.no_grad():
+            expected = model(text, ends)[0, -1].item()
+        np.testing.assert_allclose(found[place], expected, atol=1e-5)
 
 
-def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntime.InferenceSession) -> None:
-    rows, targets = np.repeat(np.array([[30, 3, 5, 7]]), 31, axis=0), np.repeat(np.arange(31)[:, None], 4, axis=1)
-    (table,) = session.run(None, {"words": rows, "targets": targets})
-    np.testing.assert_allclose(np.exp(table.astype(np.float64)).sum(axis=0), 1.0, atol=1e-5)
-    changed = rows.copy()
-    changed[:, 2:] = 8
-    (other,) = session.run(None, {"words": changed, "targets": targets})
-    np.testing.assert_allclose(other[:, :2], table[:, :2], atol=1e-5)
-    assert np.abs(other[:, 2:] - table[:, 2:]).max() > 0.01
+def test_probabilities_sum_to_one(session: onnxruntime.InferenceSession) -> None:
+    before, words = [-1, 0, *31 * [1]], np.array([30, 3, *31 * [5]])
+    (found,) = session.run(None, feeds(before, words, np.array([3, 5, *range(31)])))
+    np.testing.assert_allclose(np.exp(found[2:].astype(np.float64)).sum(), 1.0, atol=1e-5)
 
 
 def test_matrices_lie_as_bytes_and_are_near() -> None:
