@@ -285,6 +285,7 @@ class Tokenizer:
         if self._capitals:
             self._pieces = tuple(text.lower() for text in self._pieces)
         self.letters = frozenset(spelling.lower() if self._capitals else spelling) - {WORD_START}
+        self._texts = tuple("" if piece in self._mute else text for piece, text in enumerate(self._pieces))
         self._starts = tuple(piece.startswith(WORD_START) for piece in self._pieces)
 
     @property
@@ -302,12 +303,10 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of pieces; what has none is ignored, as are bytes that spell no character."""
-        joined = "".join(self._pieces[token] for token in tokens if token not in self._mute)
+        joined = "".join(map(self._texts.__getitem__, tokens))
         if self._bytes and not self._bytes.keys().isdisjoint(tokens):
             parts = (
-                bytes([self._bytes[token]]) if token in self._bytes else self._pieces[token].encode()
-                for token in tokens
-                if token not in self._mute
+                bytes([self._bytes[token]]) if token in self._bytes else self._texts[token].encode() for token in tokens
             )
             joined = b"".join(parts).decode("utf-8", errors="ignore")
             joined = joined.lower() if self._capitals else joined
