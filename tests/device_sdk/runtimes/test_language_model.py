@@ -41,10 +41,11 @@ def test_no_run_holds_more_words_than_memory_is_meant_for(model, sentences, monk
         return run(session, feeds, name)
 
     monkeypatch.setattr(language_model, "run", watched)
-    together = model(8 * sentences)
-    assert model([]) == [] and [len(values) for values in together] == [len(each) + 1 for each in 8 * sentences]
-    assert len(shapes) > 1 and all(words <= 64 for (words,) in shapes)
-    for sentence, values in zip(8 * sentences, together, strict=True):
+    many = [[(word + shift) % 5 for word in each] for shift in range(8) for each in sentences]
+    together = model(many)
+    assert model([]) == [] and [len(values) for values in together] == [len(each) + 1 for each in many]
+    assert len(shapes) > 2 and all(words <= 64 for (words,) in shapes)
+    for sentence, values in zip(many, together, strict=True):
         np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
 
 

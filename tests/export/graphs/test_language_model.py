@@ -73,10 +73,21 @@ def test_every_word_is_scored_as_in_its_own_text_by_torch(model, session, before
         np.testing.assert_allclose(found[place], expected, atol=1e-5)
 
 
-def test_probabilities_sum_to_one(session: onnxruntime.InferenceSession) -> None:
-    before, words = [-1, 0, *31 * [1]], np.array([30, 3, *31 * [5]])
-    (found,) = session.run(None, feeds(before, words, np.array([3, 5, *range(31)])))
-    np.testing.assert_allclose(np.exp(found[2:].astype(np.float64)).sum(), 1.0, atol=1e-5)
+def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntime.InferenceSession) -> None:
+    rows, targets = np.repeat(np.array([[30, 3, 5, 7]]), 31, axis=0), np.repeat(np.arange(31)[:, None], 4, axis=1)
+    apart = [place - 1 if place % 4 else -1 for place in range(rows.size)]
+
+    def scored(words: np.ndarray) -> np.ndarray:
+        (found,) = session.run(None, feeds(apart, words.ravel(), targets.ravel()))
+        return np.asarray(found).reshape(words.shape)
+
+    table = scored(rows)
+    np.testing.assert_allclose(np.exp(table.astype(np.float64)).sum(axis=0), 1.0, atol=1e-5)
+    changed = rows.copy()
+    changed[:, 2:] = 8
+    other = scored(changed)
+    np.testing.assert_allclose(other[:, :2], table[:, :2], atol=1e-5)
+    assert np.abs(other[:, 2:] - table[:, 2:]).max() > 0.01
 
 
 def test_matrices_lie_as_bytes_and_are_near() -> None:
