@@ -9,7 +9,7 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +51,12 @@ class NeuralLanguageModel:
                 for start, first, stop in _windows(words, self._positions)
             ]
         tree, held = _Tree(), list[tuple[_Row, list[int]]]()
-        for row in sorted(rows):  # so that neighbours have most in common
-            if tree.words and len(tree.words) + tree.new(row[0]) > _PLACES:
+        for row in sorted(rows):  # none before has more in common with a row than the last one
+            shared = held[-1][1][: _alike(row[0], held[-1][0][0])] if held else []
+            if held and len(tree.words) + len(row[0]) - 1 - len(shared) > _PLACES:
                 self._score(tree, held, results)
-                tree, held = _Tree(), []
-            held.append((row, tree.add(row[0])))
+                tree, held, shared = _Tree(), [], []
+            held.append((row, tree.add(row[0], shared)))
         if held:
             self._score(tree, held, results)
         return results
@@ -76,6 +77,12 @@ _Row = tuple[tuple[int, ...], int, int, int]
 model hears, all but the first are targets."""
 
 
+def _alike(symbols: Sequence[int], others: Sequence[int]) -> int:
+    """How many words, and their targets with them, two windows begin with alike."""
+    pairs = zip(pairwise(symbols), pairwise(others), strict=False)
+    return sum(1 for _ in takewhile(lambda each: each[0] == each[1], pairs))
+
+
 class _Tree:
     """Windows with what begins alike once. K: its words, each with what was before it and one target. ``words``,
     ``targets``, ``depths``: [K], how many words are before each."""
@@ -83,30 +90,16 @@ class _Tree:
     def __init__(self) -> None:
         self.words, self.targets, self.depths = list[int](), list[int](), list[int]()
         self._before = list[int]()
-        self._places: dict[tuple[int, int, int], int] = {}
 
-    def new(self, symbols: Sequence[int]) -> int:
-        """Words that a window [L + 1] would add."""
-        before = -1
-        for depth, pair in enumerate(pairwise(symbols)):
-            found = self._places.get((before, *pair))
-            if found is None:
-                return len(symbols) - 1 - depth
-            before = found
-        return 0
-
-    def add(self, symbols: Sequence[int]) -> list[int]:
-        """The places [L] of a window's words."""
-        path = list[int]()
-        for word, target in pairwise(symbols):
-            before = path[-1] if path else -1
-            place = self._places.setdefault((before, word, target), len(self.words))
-            if place == len(self.words):
-                self.words.append(word)
-                self.targets.append(target)
-                self.depths.append(len(path))
-                self._before.append(before)
-            path.append(place)
+    def add(self, symbols: Sequence[int], shared: Sequence[int]) -> list[int]:
+        """The places [L] of a window's words, of which the first are ``shared`` with another window."""
+        path = [*shared]
+        for depth in range(len(path), len(symbols) - 1):
+            self._before.append(path[-1] if path else -1)
+            path.append(len(self.words))
+            self.words.append(symbols[depth])
+            self.targets.append(symbols[depth + 1])
+            self.depths.append(depth)
         return path
 
     def feeds(self) -> dict[str, NDArray[Any]]:
