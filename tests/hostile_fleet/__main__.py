@@ -25,7 +25,16 @@ from device_sdk import Bundle, CheckInError, DeviceSettings, OfferBounds, Repeti
 from server.operators.client import OperatorClient
 from server.plans.round import RoundSettings
 from tests.hostile_fleet.honest import WEIGHT, HonestFleet
-from tests.hostile_fleet.judge import Books, Readiness, counted_once, read_books, spent_reports, wrong_seconds
+from tests.hostile_fleet.judge import (
+    ENDED,
+    Books,
+    Readiness,
+    counted_once,
+    read_books,
+    spent_reports,
+    unreleased,
+    wrong_seconds,
+)
 from tests.hostile_fleet.process import OperatedServer
 from tests.server.parties import OPERATOR
 from tests.tiny import write_tiny_bundle
@@ -38,7 +47,7 @@ LITTLE_NOISE = {"epsilon": 2e5, "max_weight": WEIGHT}
 IN_GROUPS = {"trust": "distributed", "mechanism": "discrete_gaussian", "delta": 1e-6, "minimum_survivors": 2}
 GROUPS = {"size": 10, "stage_seconds": STAGE_SECONDS}
 PLANS: tuple[dict[str, Any], ...] = (
-    {"marginals": LITTLE_NOISE, "words": {}, "seconds": 8.0, "minimum": 2, "no_privacy": True},
+    {"marginals": LITTLE_NOISE, "words": {}, "seconds": 8.0, "no_privacy": True},
     {
         "marginals": LITTLE_NOISE | IN_GROUPS,
         "words": {},
@@ -48,7 +57,8 @@ PLANS: tuple[dict[str, Any], ...] = (
         "no_privacy": True,
     },
 )
-"""Rounds in turn: counts that the server sees, and counts that it gets the sum of."""
+"""Rounds in turn: counts that the server sees, of however few devices (of a last one, too, that comes late), and counts
+that it gets the sum of."""
 OPTIONS = ("--retry-after", "1", "--device-rate", "20:600", "--words-cap", "inf")
 PATIENCE = 60.0
 SETTINGS = DeviceSettings(
@@ -133,14 +143,13 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
     found = counted_once(members, names, bundle.words.words, (lost, books))
     released = {**lost.released, **books.released}
     twice = [name for name in lost.drawn if name in books.drawn and (lost.drawn[name] != books.drawn[name]).any()]
-    excused = {name for name, state in lost.states.items() if state != "published"} | released.keys()
-    outside = sum(name not in excused for each in members for name in each.counted)
+    outside = unreleased(members, names, books, lost)
     charged = spent_reports(server.database, names.values())
     short = [each for each in members if charged[names[each.word]] < sum(name in released for name in each.counted)]
     gaps = sorted(max(b - a for a, b in pairwise([each.begun, *each.successes, until])) for each in members)
     successes = sorted(moment for each in members for moment in each.successes)
     ready, unready = wrong_seconds(readiness.samples, successes)
-    unfinished = [state for state in books.states.values() if state not in ("published", "abandoned")]
+    unfinished = [state for state in books.states.values() if state not in ENDED]
     lines = [
         _line("honest reports that a published release lacks", found["lost"], "=", 0),
         _line("honest reports that are counted twice", found["twice"] + found["unsaid"], "=", 0),

@@ -25,14 +25,16 @@ from tests.hostile_fleet.process import OperatedServer
 
 WINDOW = 10.0
 """Seconds around a moment in which a check-in that went through shows that the server works."""
+ENDED = ("published", "abandoned")
+"""States of a round that is over."""
 
 
 @dataclass(frozen=True)
 class Books:
     """What a database says of its rounds. states: by round; released: the noised counts [words] of a round's release,
     in fixed-point units, where it has one and is published; drawn: of every release, published or not. spoiled: (round
-    that is published, device whose group ended without a sum when its shares may have been known): it was charged, and
-    told like all that are in a sum that its counts are not due again."""
+    that is over, device whose group ended without a sum when its shares may have been known): it was charged, and told
+    like all that are in a sum that its counts are not due again, with a release of other groups or without any."""
 
     states: dict[str, str]
     released: dict[str, NDArray[np.int64]]
@@ -46,7 +48,7 @@ def read_books(database: Path) -> Books:
         query = "SELECT round_id, counts FROM releases WHERE stream = 'marginals' AND counts IS NOT NULL"
         drawn = {name: np.frombuffer(counts, "<i8") for name, counts in connection.execute(query)}
         query = "SELECT round_id, device_id FROM reports WHERE stream = 'marginals' AND NOT counted"
-        spoiled = frozenset(pair for pair in connection.execute(query) if states[pair[0]] == "published")
+        spoiled = frozenset(pair for pair in connection.execute(query) if states[pair[0]] in ENDED)
     return Books(states, {name: drawn[name] for name in drawn if states[name] == "published"}, drawn, spoiled)
 
 
@@ -71,6 +73,16 @@ def counted_once(
             found["lost"] += max(told[name] - seen, 0)
             found["twice" if told[name] or unsure[name] else "unsaid"] += max(seen - told[name] - unsure[name], 0)
     return dict(found)
+
+
+def unreleased(members: Sequence[Honest], names: Mapping[str, str], books: Books, lost: Books) -> int:
+    """How many of the reports that honest devices were told count are in no release, although neither the loss of a
+    server is why, which had not published their round, nor a group that ended without its sum."""
+    unpublished = {name for name, state in lost.states.items() if state != "published"}
+    excused = unpublished | lost.released.keys() | books.released.keys()
+    spoiled = lost.spoiled | books.spoiled
+    told = ((name, names[each.word]) for each in members for name in each.counted if name not in excused)
+    return sum(pair not in spoiled for pair in told)
 
 
 def spent_reports(database: Path, names: Iterable[str]) -> dict[str, int]:

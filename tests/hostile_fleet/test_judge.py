@@ -8,7 +8,7 @@ import pytest
 
 from device_sdk.wire.messages import FIXED_POINT
 from tests.hostile_fleet.honest import WEIGHT
-from tests.hostile_fleet.judge import Books, counted_once, wrong_seconds
+from tests.hostile_fleet.judge import Books, counted_once, unreleased, wrong_seconds
 
 WORDS = ("<unk>", "lamp", "door")
 ONE = WEIGHT * FIXED_POINT
@@ -47,6 +47,24 @@ def test_what_a_group_without_a_sum_was_told_is_expected_nowhere() -> None:
     released = books(frozenset({("a", NAMES["lamp"])}), a=[0, 0, 0], b=[0, ONE, 0])
     found = counted_once([member("lamp", "a", "b"), member("door", "a")], NAMES, WORDS, [released])
     assert {name: times for name, times in found.items() if times} == {"once": 1, "spoiled": 1, "lost": 1}
+
+
+@pytest.mark.parametrize(
+    ("told", "spoiled", "of_the_lost_server", "expected"),
+    [
+        ("a", "", {}, 0),
+        ("b", "", {}, 1),
+        ("ab", "b", {}, 0),
+        ("bc", "b", {}, 1),
+        ("b", "", {"b": "open"}, 0),
+        ("b", "", {"b": "published"}, 1),
+    ],
+    ids=["released", "in a round without", "in a group without a sum", "one more", "lost", "lost when published"],
+)
+def test_reports_in_no_release_need_a_reason(told: str, spoiled: str, of_the_lost_server: Any, expected: int) -> None:
+    found = books(frozenset((name, NAMES["lamp"]) for name in spoiled), a=[0, ONE, 0])
+    lost = Books(of_the_lost_server, {}, {})
+    assert unreleased([member("lamp", *told), member("door")], NAMES, found, lost) == expected
 
 
 @pytest.mark.parametrize(
