@@ -36,12 +36,13 @@ def edges(scores: Float) -> tuple[list[float], list[float]]:
 
 def above(
     scores: list[Float], places: list[int], bases: list[float], limits: list[float], most: int
-) -> tuple[list[int], list[int], list[float]]:
+) -> tuple[list[int], list[int], list[float], list[float]]:
     """Labels whose log-probability is above a limit. scores: an array [N, V] for each of S rows, which is at its place
     there; bases, limits: [S]. Of more than ``most`` labels in all, those whose log-probability is the highest with the
-    row's base, best first. Returns (rows, labels, log-probabilities)."""
+    row's base, best first. Returns (rows, labels, log-probabilities, the same with the bases)."""
     if _quick:
-        chosen: tuple[list[int], list[int], list[float]] = _native.above(scores, places, bases, limits, most)
+        chosen: tuple[list[int], list[int], list[float], list[float]]
+        chosen = _native.above(scores, places, bases, limits, most)
         return chosen
     found: list[tuple[float, int, int, float]] = []
     for at in range(len(scores)):
@@ -52,7 +53,12 @@ def above(
         found += [(bases[at] + values[each], at, tokens[each] + 1, values[each]) for each in range(len(values))]
     if len(found) > most:
         found = sorted(found, reverse=True)[:most]
-    return [each[1] for each in found], [each[2] for each in found], [each[3] for each in found]
+    return (
+        [each[1] for each in found],
+        [each[2] for each in found],
+        [each[3] for each in found],
+        [each[0] for each in found],
+    )
 
 
 Heard = tuple[tuple[int, Float], ...]
@@ -79,8 +85,9 @@ class Row:
         self.place = place
 
 
-Extensions = tuple[list[float], list[int], list[int]]
-"""Hypotheses with one more token: scores with it, before the blank (nats), which hypotheses they were, the tokens."""
+Extensions = tuple[list[float], list[int], list[int], list[float]]
+"""Hypotheses with one more token: scores with it, before the blank (nats), which hypotheses they were, the tokens, what
+they are ranked by (nats)."""
 
 
 class Block:
@@ -197,9 +204,9 @@ class Block:
     ) -> dict[Prefix, Alignments]:
         """One frame: up to ``symbols`` tokens for every hypothesis worth it, then a blank; or one token in its place.
         level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those
-        set aside that gain alignments are taken from there. Where ``modified``, the ``width`` best of hypotheses with a
-        blank and with a token go on, and equal ones add up only where tokens take the place of blanks. Returns the
-        hypotheses after the frame."""
+        set aside that gain alignments are taken from there. What the beam will have no room for is not predicted. Where
+        ``modified``, the ``width`` best of hypotheses with a blank and with a token go on, and equal ones add up only
+        where tokens take the place of blanks. Returns the hypotheses after the frame."""
         tree, guide, aside, frame = self.tree, self.tree.guide, self.aside, self.frame + here
         done: dict[Prefix, Alignments] = {}
         for at in range(len(prefixes)):
@@ -209,21 +216,30 @@ class Block:
         emitted = 0
         while True:
             emitted += 1
-            scores, sources, tokens = extensions
+            scores, sources, tokens, reached = extensions
+            if len(done) + len(tokens) > width:
+                ranks = [each.score + prefix.bonus for prefix, each in done.items()]
+                if modified:
+                    least = _worst(ranks + reached, width)
+                    done = {prefix: each for prefix, each in done.items() if each.score + prefix.bonus >= least}
+                    chosen = [at for at in range(len(reached)) if reached[at] >= least]
+                else:
+                    unknown: list[int] = []
+                    for at in range(len(tokens)):
+                        child = tree.child(prefixes[sources[at]], tokens[at])
+                        if child is None or not (child in done or child in aside):
+                            unknown.append(at)
+                    outside = _outside(unknown, reached, ranks, width)
+                    chosen = [at for at in range(len(tokens)) if at not in outside]
+                if not chosen:
+                    return done
+                scores, tokens = [scores[at] for at in chosen], [tokens[at] for at in chosen]
+                sources = [sources[at] for at in chosen]
             prefixes = tree.extend([prefixes[source] for source in sources], tokens)
             emissions = {source: Emission(frame, level[source].emissions) for source in set(sources)}
             level = [
                 Alignments(scores[at], level[sources[at]].gap, emissions[sources[at]]) for at in range(len(sources))
             ]
-            if modified:
-                ranks = [each.score + prefix.bonus for prefix, each in done.items()]
-                reached = [level[at].score + prefixes[at].bonus for at in range(len(prefixes))]
-                least = _worst(ranks + reached, width) if len(ranks) + len(reached) > width else -inf
-                done = {prefix: each for prefix, each in done.items() if each.score + prefix.bonus >= least}
-                chosen = [at for at in range(len(prefixes)) if reached[at] >= least]
-                if not chosen:
-                    return done
-                prefixes, level = [prefixes[at] for at in chosen], [level[at] for at in chosen]
             if symbols:
                 rows = self._rows(prefixes, here)
             if aside:
@@ -246,15 +262,15 @@ class Block:
             full, limit = len(ranks) + len(aside) >= width, -inf
             if full:
                 limit = max(ranks) - threshold
-            reached = [level[at].score + prefixes[at].bonus for at in range(len(prefixes))]
+            hoped = [level[at].score + prefixes[at].bonus for at in range(len(prefixes))]
             if guide is not None:
-                reached = [reached[at] + guide.gain(prefixes[at].guided) for at in range(len(prefixes))]
-            reached = [reached[at] + rows[at].peak[rows[at].place + here] for at in range(len(prefixes))]
-            if max(reached) <= limit:
+                hoped = [hoped[at] + guide.gain(prefixes[at].guided) for at in range(len(prefixes))]
+            hoped = [hoped[at] + rows[at].peak[rows[at].place + here] for at in range(len(prefixes))]
+            if max(hoped) <= limit:
                 return done
             if full and len(ranks) >= width:
                 limit = max(limit, _worst(ranks, width))
-            sources = [at for at in range(len(reached)) if reached[at] > limit]
+            sources = [at for at in range(len(hoped)) if hoped[at] > limit]
             if not sources:
                 return done
             scores = [each.score for each in level]
@@ -349,6 +365,18 @@ def _join(tree: PrefixTree, prefixes: list[Prefix], encoded: Float) -> Float:
     return tree.transducer.join(encoded[None], tree.predicted(prefixes)[:, None])
 
 
+def _outside(new: list[int], reached: list[float], ranks: list[float], width: int) -> set[int]:
+    """Which of some hypotheses, by their places in ``reached``, the beam has no room for: they are behind the ``width``
+    best of them and of those that have their blank, before they get theirs. ranks: of these."""
+    order, best, better = sorted(new, key=reached.__getitem__, reverse=True), sorted(ranks, reverse=True), 0
+    for at in range(len(order)):
+        while better < len(best) and best[better] > reached[order[at]]:
+            better += 1
+        if at + better >= width:
+            return set(order[at:])
+    return set()
+
+
 def _worst(ranks: list[float], width: int) -> float:
     return min(ranks) if len(ranks) == width else sorted(ranks, reverse=True)[width - 1]
 
@@ -368,18 +396,19 @@ def _extensions(
     places = [rows[source].place + here for source in sources]
     bases = [scores[source] for source in sources]
     if guide is None:
-        chosen, tokens, labels = above(own, places, bases, [limit - base for base in bases], width)
-        sums = [bases[chosen[at]] + labels[at] for at in range(len(chosen))]
-        return sums, [sources[each] for each in chosen], tokens
+        chosen, tokens, labels, reached = above(own, places, bases, [limit - base for base in bases], width)
+        return reached, [sources[each] for each in chosen], tokens, reached
     ranks = [scores[source] + prefixes[source].bonus for source in sources]
     limits = [limit - guide.gain(prefixes[sources[at]].guided) - ranks[at] for at in range(len(sources))]
     ngram = guide.alone
     if _quick and ngram is not None:
         contexts = [prefixes[source].guided.context for source in sources]
-        chosen, tokens, labels = _native.above(own, places, ranks, limits, width, contexts, limit, *ngram.native)
+        chosen, tokens, labels, reached = _native.above(
+            own, places, ranks, limits, width, contexts, limit, *ngram.native
+        )
         sums = [bases[chosen[at]] + labels[at] for at in range(len(chosen))]
-        return sums, [sources[each] for each in chosen], tokens
-    chosen, tokens, labels = above(own, places, bases, limits, len(own) * own[0].shape[1])
+        return sums, [sources[each] for each in chosen], tokens, reached
+    chosen, tokens, labels, reached = above(own, places, ranks, limits, len(own) * own[0].shape[1])
     found: list[tuple[float, float, int, int]] = []
     stop = 0
     for each in range(len(sources)):
@@ -388,9 +417,14 @@ def _extensions(
             stop += 1
         changes = guide.ahead(prefixes[sources[each]].guided, tokens[begin:stop])
         for at in range(begin, stop):
-            reached = ranks[each] + labels[at] + changes[at - begin]
-            if reached > limit:
-                found.append((reached, bases[each] + labels[at], sources[each], tokens[at]))
+            rank = reached[at] + changes[at - begin]
+            if rank > limit:
+                found.append((rank, bases[each] + labels[at], sources[each], tokens[at]))
     if len(found) > width:
         found = sorted(found, reverse=True)[:width]
-    return [each[1] for each in found], [each[2] for each in found], [each[3] for each in found]
+    return (
+        [each[1] for each in found],
+        [each[2] for each in found],
+        [each[3] for each in found],
+        [each[0] for each in found],
+    )

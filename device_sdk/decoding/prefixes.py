@@ -138,13 +138,16 @@ class PrefixTree:
         places: Any = np.array(rows)
         return tuple([each.take(places, axis=1) for each in states])
 
+    def child(self, parent: Prefix, token: int) -> Prefix | None:
+        """The prefix ``parent + token``, where it was ever made."""
+        return self._children.get((parent, token))
+
     def _child(self, parent: Prefix, token: int) -> Prefix:
-        key = (parent, token)
-        found = self._children.get(key)
+        found = self.child(parent, token)
         if found is None:
             guide = self.guide
             found = Prefix(parent, token, UNGUIDED if guide is None else guide.step(parent.guided, token))
-            self._children[key] = found
+            self._children[parent, token] = found
         return found
 
     def _grow(self, needed: int) -> None:

@@ -337,8 +337,9 @@ static PyObject *ahead(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
 
 /* above(scores, places, bases, limits, most): of rows of float32, each at its place in an array [n, pieces], the labels
    that are more than the row's limit; of more than `most` those best with the row's base, best first. Lists: the rows,
-   the labels, their scores. With contexts, a least sum and an n-gram besides (above(..., contexts, least, n-gram)), all
-   that with what the n-gram gains is at most the least is left out, and the best are so with it. */
+   the labels, their scores, these with the bases. With contexts, a least sum and an n-gram besides (above(..., contexts,
+   least, n-gram)), all that with what the n-gram gains is at most the least is left out, and the best are so with it,
+   which is in the last list, too. */
 static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
     if (count != 5 && count != 14) return PyErr_Format(PyExc_TypeError, "above: %zd arguments, expected 5 or 14", count);
     long most = PyLong_AsLong(arguments[4]), found = 0, room = 0;
@@ -385,18 +386,20 @@ static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
         select_best(candidates, found, most);
         found = most;
     }
-    PyObject *places = PyList_New(found), *labels = PyList_New(found), *scores = PyList_New(found), *all = NULL;
-    int whole = places != NULL && labels != NULL && scores != NULL;
+    PyObject *lists[4], *all = NULL;
+    int whole = 1;
+    for (int each = 0; each < 4; each++) whole &= (lists[each] = PyList_New(found)) != NULL;
     for (long at = 0; whole && at < found; at++) {
-        PyObject *row = PyLong_FromLong(candidates[at].row), *label = PyLong_FromLong(candidates[at].label);
-        PyObject *score = PyFloat_FromDouble(candidates[at].score);
-        whole = row != NULL && label != NULL && score != NULL;
-        PyList_SetItem(places, at, row), PyList_SetItem(labels, at, label), PyList_SetItem(scores, at, score);
+        const Candidate *c = candidates + at;
+        PyObject *values[4] = {PyLong_FromLong(c->row), PyLong_FromLong(c->label), PyFloat_FromDouble(c->score),
+                               PyFloat_FromDouble(c->rank)};
+        for (int each = 0; each < 4; each++) {
+            whole &= values[each] != NULL;
+            PyList_SetItem(lists[each], at, values[each]);
+        }
     }
-    if (whole) all = PyTuple_Pack(3, places, labels, scores);
-    Py_XDECREF(places);
-    Py_XDECREF(labels);
-    Py_XDECREF(scores);
+    if (whole) all = PyTuple_Pack(4, lists[0], lists[1], lists[2], lists[3]);
+    for (int each = 0; each < 4; each++) Py_XDECREF(lists[each]);
     PyMem_Free(candidates);
     if (count > 5) release(n.held, 5);
     return all;

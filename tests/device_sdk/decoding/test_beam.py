@@ -226,10 +226,10 @@ def test_arrays_that_lie_apart_are_read_too(way: str) -> None:
 def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, place: int) -> None:
     given = np.random.default_rng(2).uniform(-20, 0, (12, 64)).astype(np.float32)
     given[place, 5] = np.float32(limit)
-    rows, labels, values = scores.above([given], [place], [0.0], [limit], 64)
+    rows, labels, values, sums = scores.above([given], [place], [0.0], [limit], 64)
     row = given[place]
     assert labels == [label for label in range(1, 64) if row[label] > np.float32(limit)]
-    assert values == row[labels].tolist() and 5 not in labels and rows == [0] * len(labels)
+    assert values == sums == row[labels].tolist() and 5 not in labels and rows == [0] * len(labels)
 
 
 @pytest.mark.parametrize("pieces", [7, 32, 600, 2500])
@@ -247,7 +247,7 @@ def test_the_best_of_all_rows_are_given(way: str, pieces: int, most: int, low: f
     ]
     expected = every if len(every) <= most else sorted(every, reverse=True)[:most]
     found = scores.above([given, given, given.copy()], places, bases, limits, most)
-    assert list(zip(*found, strict=True)) == [each[1:] for each in expected]
+    assert list(zip(*found, strict=True)) == [(*each[1:], each[0]) for each in expected]
 
 
 @pytest.mark.parametrize("width", [1, 7, 400])
@@ -273,7 +273,7 @@ def test_an_ngram_weighs_what_extends_a_hypothesis(way: str, pieces: int, width:
     if len(expected) > width:
         expected = sorted(expected, reverse=True)[:width]
     found = scores._extensions(prefixes, totals, rows, [0, 2, 3, 4], 1, limit, width, Guide(None, ngram))
-    assert expected and list(zip(*found, strict=True)) == [each[1:] for each in expected]
+    assert expected and list(zip(*found, strict=True)) == [(*each[1:], each[0]) for each in expected]
 
 
 def test_bad_sizes_are_refused_natively(way: str) -> None:
