@@ -158,25 +158,25 @@ def _sums(probabilities: Double, hypotheses: Sequence[Sequence[int]]) -> tuple[D
     all are scaled with: what is likeliest is 1 now and then. It is of a beginning whatever follows, so those that begin
     alike share theirs: a tree of M beginnings, each with one phone more than its parent."""
     parents, phones, ends = _beginnings(hypotheses)
-    skips = (phones != phones[parents]).astype(np.float64)  # without a blank between: not to the same phone
+    alike = np.flatnonzero(phones == phones[parents])  # without a blank between: not to the same phone
+    before = parents[alike]
     spoken, silent = np.zeros(len(parents)), np.zeros(len(parents))  # ending in its phone, and in a blank after it
     silent[0], scale = 1.0, 0.0
-    entered, skipped, given = np.empty_like(spoken), np.empty_like(spoken), np.empty_like(spoken)
-    for number, frame in enumerate(probabilities, 1):
-        silent.take(parents, out=entered, mode="clip")
-        spoken.take(parents, out=skipped, mode="clip")
-        skipped *= skips
-        entered += skipped
-        entered += spoken
-        silent += spoken
-        silent *= frame[BLANK]
-        np.multiply(entered, frame.take(phones, out=given, mode="clip"), out=spoken)
-        spoken[0] = 0.0  # of nothing
-        if number % _SCALED == 0 or number == len(probabilities):
-            most = max(float(spoken.max()), float(silent.max()), _LEAST)
-            scale += math.log(most)
-            spoken /= most
-            silent /= most
+    both, entered = np.empty_like(spoken), np.empty_like(spoken)
+    for begin in range(0, len(probabilities), _SCALED):
+        frames = probabilities[begin : begin + _SCALED]
+        for given, blank in zip(frames.take(phones, axis=1), frames[:, BLANK].tolist(), strict=True):
+            np.add(spoken, silent, out=both)
+            both.take(parents, out=entered, mode="clip")
+            entered[alike] = silent[before]
+            entered += spoken
+            np.multiply(entered, given, out=spoken)
+            spoken[0] = 0.0  # of nothing
+            np.multiply(both, blank, out=silent)
+        most = max(float(spoken.max()), float(silent.max()), _LEAST)
+        scale += math.log(most)
+        spoken /= most
+        silent /= most
     return (spoken + silent)[ends], scale
 
 
