@@ -250,6 +250,20 @@ def test_the_best_of_all_rows_are_given(way: str, pieces: int, most: int, low: f
     assert list(zip(*found, strict=True)) == [(*each[1:], each[0]) for each in expected]
 
 
+_NATS = st.floats(-9.0, 0.0).map(lambda nats: round(nats, 1))
+
+
+@given(st.lists(_NATS, max_size=12), st.lists(_NATS, max_size=12), st.integers(1, 16), st.data())
+def test_what_the_beam_has_no_room_for_is_behind_its_width_best(
+    reached: list[float], ranks: list[float], width: int, data: st.DataObject
+) -> None:
+    """Ties go to what is new, in its order; what only adds to the beam's own takes no room."""
+    new = [at for at in range(len(reached)) if data.draw(st.booleans())]
+    outside = scores._outside(new, reached, ranks, width)
+    best = sorted([*((reached[at], 1, -new.index(at), at) for at in new), *((rank, 0, 0, -1) for rank in ranks)])
+    assert outside == set(new) - {at for *_, at in best[::-1][:width]}
+
+
 @pytest.mark.parametrize("width", [1, 7, 400])
 @pytest.mark.parametrize("pieces", [9, 40])
 def test_an_ngram_weighs_what_extends_a_hypothesis(way: str, pieces: int, width: int) -> None:
