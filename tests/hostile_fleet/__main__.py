@@ -23,10 +23,9 @@ from rich.console import Console
 
 from device_sdk import Bundle, CheckInError, DeviceSettings, OfferBounds, RepetitionSettings
 from server.operators.client import OperatorClient
-from server.plans.round import RoundSettings
+from server.plans.round import UNDERWAY, RoundSettings
 from tests.hostile_fleet.honest import WEIGHT, HonestFleet
 from tests.hostile_fleet.judge import (
-    ENDED,
     Books,
     Readiness,
     counted_once,
@@ -149,7 +148,7 @@ def live(folder: Path, seconds: float, progress: Console) -> dict[str, Any]:
     gaps = sorted(max(b - a for a, b in pairwise([each.begun, *each.successes, until])) for each in members)
     successes = sorted(moment for each in members for moment in each.successes)
     ready, unready = wrong_seconds(readiness.samples, successes)
-    unfinished = [state for state in books.states.values() if state not in ENDED]
+    unfinished = [state for state in books.states.values() if state in UNDERWAY]
     lines = [
         _line("honest reports that a published release lacks", found["lost"], "=", 0),
         _line("honest reports that are counted twice", found["twice"] + found["unsaid"], "=", 0),

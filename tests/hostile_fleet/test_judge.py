@@ -49,6 +49,12 @@ def test_what_a_group_without_a_sum_was_told_is_expected_nowhere() -> None:
     assert {name: times for name, times in found.items() if times} == {"once": 1, "spoiled": 1, "lost": 1}
 
 
+def test_a_round_that_the_lost_server_published_counts_though_the_restored_one_gave_it_up() -> None:
+    restored = Books({"a": "abandoned"}, {}, {}, frozenset({("a", NAMES["lamp"])}))
+    found = counted_once([member("lamp", "a")], NAMES, WORDS, [books(a=[0, ONE, 0]), restored])
+    assert {name: times for name, times in found.items() if times} == {"once": 1}
+
+
 @pytest.mark.parametrize(
     ("told", "spoiled", "of_the_lost_server", "expected"),
     [

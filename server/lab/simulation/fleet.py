@@ -37,7 +37,7 @@ from server.lab.corpora import SAMPLE_RATE, Utterance
 from server.lab.simulation.outcomes import Condition, Outcome, Run, Traffic, score
 from server.lab.simulation.population import Participant, Population, Shape
 from server.lab.simulation.process import START_SECONDS, ServerProcess
-from server.plans.round import OptimizerSettings, RoundSettings
+from server.plans.round import UNDERWAY, OptimizerSettings, RoundSettings
 
 LEARNING = LearningSettings(subset="acoustic", passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
 """Of every device: four bold steps an utterance, since a round has few."""
@@ -45,7 +45,6 @@ DELTAS = DeltaPlan(clip_norm=2.0, noise_stddev=5e-5)
 MARGINALS = MarginalPlan(epsilon=2.0)
 CORRECTED = 0.2
 """How often a user without slots to fill types what was meant."""
-OVER = {"published", "abandoned"}
 BOUNDS = OfferBounds(clip_norm=math.inf, least_noise=0.0, marginals_epsilon=math.inf, deltas_epsilon=math.inf)
 """Nobody is behind a simulated device: a fleet finds out what any noise does, and the report tells its epsilon. With
 the handful of devices of the demonstration, noise that leaves something to learn from protects nobody."""
@@ -137,7 +136,7 @@ def run_task(task: Task) -> Run:
                     with _open(place, key, bundle, task, server, each):
                         pass  # but for its check-in
                 deadline = time.monotonic() + START_SECONDS
-                while server.operator.close_round(round_id).state not in OVER and time.monotonic() < deadline:
+                while server.operator.close_round(round_id).state in UNDERWAY and time.monotonic() < deadline:
                     time.sleep(0.05)
                 epsilon = {stream: line.model_dump() for stream, line in server.operator.privacy().streams.items()}
                 for stream, entry in epsilon.items():
