@@ -213,12 +213,11 @@ class Block:
             row = rows[at]
             blank = row.blank[row.place + here]
             done[prefixes[at]] = Alignments(scores[at] + blank, level[at].gap, level[at].emissions)
-        emitted = 0
+        emitted, ranks = 0, [each.score + prefix.bonus for prefix, each in done.items()]
         while True:
             emitted += 1
             scores, sources, tokens, reached = extensions
             if len(done) + len(tokens) > width:
-                ranks = [each.score + prefix.bonus for prefix, each in done.items()]
                 if modified:
                     least = _worst(ranks + reached, width)
                     done = {prefix: each for prefix, each in done.items() if each.score + prefix.bonus >= least}
